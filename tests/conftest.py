@@ -1,4 +1,4 @@
-"""Shared by all tests: async tests, the leak check, and how long hypothesis searches."""
+"""Shared by all tests: support for async tests, the leak check and the hypothesis profiles."""
 
 import asyncio
 import asyncio.runners
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# "ci" tries the same examples on every run; "nightly" looks for new ones. HYPOTHESIS_PROFILE chooses.
-settings.register_profile("ci", max_examples=200, derandomize=True, deadline=None, database=None)
-# Where CI is set, hypothesis begins with settings that try the same ones.
+# "ci" tries the same examples on every run; "nightly" searches for new ones. HYPOTHESIS_PROFILE selects one.
+settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None, database=None)
+# derandomize is given explicitly, because hypothesis sets it where the variable CI is set.
 settings.register_profile("nightly", max_examples=5000, derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -25,11 +25,11 @@ LEAK_GRACE_SECONDS = 2.0
 
 
 def of_an_earlier_loop(context: dict[str, Any]) -> bool:
-    """Whether gRPC only failed to hand a late event to the loop of an earlier test.
+    """Whether gRPC only failed to deliver a late event to the loop of an earlier test.
 
-    gRPC has one poller for the whole process, and whichever loop runs now takes its events and passes them on. What a
-    dropped call or channel left under way may end after the loop it belonged to was closed. Nobody waits for such an
-    event, and nothing outside gRPC can; those of the loop that runs follow it unharmed.
+    gRPC has one poller for the whole process; the running loop takes its events and passes them on. An event of a
+    dropped call or channel may arrive after its loop was closed. No code waits for such an event, and later events of
+    the running loop are not affected.
     """
     error = context.get("exception")
     return (
@@ -40,7 +40,7 @@ def of_an_earlier_loop(context: dict[str, Any]) -> bool:
 
 
 def run_async(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run ``work`` on an event loop of its own; an error that only reached the loop fails the test, too."""
+    """Run ``work`` on a new event loop. An error that only the loop's exception handler gets fails the test, too."""
     unhandled: list[str] = []
 
     def keep(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -57,12 +57,21 @@ def run_async(work: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """``run(coroutine)``, for tests that are not async themselves, such as those under ``@given``."""
+    """``run(coroutine)`` for tests that are not async, such as those with ``@given``."""
     return run_async
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure processor time if ``TALLYBOOK_TEST_TIMES`` names a file for it."""
+    if file := os.environ.get("TALLYBOOK_TEST_TIMES"):
+        # Imported late: other test sets use this file alone.
+        from .processor_time import ProcessorTimes  # noqa: PLC0415
+
+        config.pluginmanager.register(ProcessorTimes(Path(file)))
+
+
 def pytest_collection_finish() -> None:
-    """Set aside what is there now: simulated runs collect their garbage, each of them, and need not look at modules."""
+    """Exempt existing objects from garbage collection, because each simulated run collects its garbage."""
     gc.collect()
     gc.freeze()
 
@@ -78,7 +87,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def children() -> set[int]:
-    """Process ids of this process's children, ended but unwaited ones included (none where there is no /proc)."""
+    """Process ids of this process's children, including zombies; empty without /proc."""
     found: set[int] = set()
     for file in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError):  # the thread has ended since it was listed
@@ -90,14 +99,14 @@ def children() -> set[int]:
 def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test that leaves asyncio tasks, threads or child processes behind.
 
-    Tasks are counted when a loop closes, however the test ran it; threads and processes get a moment to end.
+    Tasks are counted when a loop closes; threads and processes get ``LEAK_GRACE_SECONDS`` to end.
     """
     tasks: list[str] = []
     cancel_all_tasks = asyncio.runners._cancel_all_tasks
 
     def record_and_cancel(loop: asyncio.AbstractEventLoop) -> None:
-        # gRPC ends the tasks of a dropped call in its own time, and nobody outside can wait for them. And the loop
-        # itself closes an async generator that was dropped when the collector finds it, which may be right now.
+        # gRPC ends the tasks of a dropped call asynchronously, and a test cannot wait for them. The loop closes a
+        # dropped async generator when the garbage collector finds it, which may be right now.
         tasks.extend(
             f"task {task.get_name()}: {task.get_coro()!r}"
             for task in asyncio.all_tasks(loop)
@@ -113,7 +122,7 @@ def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     deadline = time.monotonic() + LEAK_GRACE_SECONDS
     while True:
-        # gRPC polls in one thread that it keeps for the whole process.
+        # gRPC keeps one polling thread for the whole process.
         threads = {thread for thread in threading.enumerate() if "_poll_wrapper" not in thread.name} - threads_before
         processes = children() - children_before
         if not (threads or processes) or time.monotonic() > deadline:
@@ -126,8 +135,8 @@ def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Callable[..., str]:
-    """``new_cluster(name)`` makes the metadata of a cluster without bookies, and returns its URI."""
-    # Most tests have no cluster on disk, and are to start without what opens one.
+    """``new_cluster(name)`` makes the metadata of a cluster without bookies and returns its URI."""
+    # Imported late: most tests do not need it.
     from tallybook.metadata.sqlite import schema  # noqa: PLC0415
 
     def make(name: str = "metadata") -> str:
@@ -140,8 +149,8 @@ def new_cluster(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Any:
-    """An authority; ``authority.issue(directory, Subject(...), days=1)`` makes security directories."""
-    # Most tests need no certificates.
+    """A certificate authority; ``authority.issue(directory, Subject(...), days=1)`` makes security directories."""
+    # Imported late: most tests do not need it.
     from tallybook.runtime.security.authority import Authority  # noqa: PLC0415
 
     return Authority.create(tmp_path / "authority")

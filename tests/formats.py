@@ -1,26 +1,39 @@
-"""Every format that is stored or said, with the newest version that is read and written here.
+"""Every stored or transmitted format, with the newest version that is read and written here.
 
-docs/upgrade.md has the list for people, and docs/corruption.md says what damage to each comes to. Tests hold both to
-this one, and the newest fixture to having one of each.
+docs/operate/upgrade.md has the list for operators, and docs/reference/damage.md the effect of damage to each.
+Tests compare both with this list, and check that the newest fixture has one of each format.
 """
 
-from tallybook.archive import location, manifest, schema, sealing
-from tallybook.archive import records as stream_records
-from tallybook.archive.objects import seal_format
-from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
+from tallybook.archive import encryption_record as sealing
+from tallybook.archive import manifest, stream_records, url_record
+from tallybook.archive.format import schema
+from tallybook.archive.objects.encryption import format as seal_format
+from tallybook.bookie.directories import cookie, limbo
+from tallybook.bookie.directories import layout as directories
+from tallybook.bookie.directories import storage_directories as places
 from tallybook.bookie.journal import format as journal_format
 from tallybook.bookie.journal import records, superblock
-from tallybook.bookie.storage import entry_log_format, entry_log_lengths, index_format, index_mark
+from tallybook.bookie.ledgers import state as ledger_state
+from tallybook.bookie.scrub import scrubber as scrub
+from tallybook.bookie.storage.entry_log import format as entry_log_format
+from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
+from tallybook.bookie.storage.index import durable_mark as index_mark
+from tallybook.bookie.storage.index import format as index_format
 from tallybook.core import batch
-from tallybook.metadata import codec, record_format, sink_record
+from tallybook.metadata import codec
+from tallybook.metadata.records import format as record_format
 from tallybook.metadata.sqlite import schema as sqlite_schema
+from tallybook.metadata.transactions import sink_record
 from tallybook.metadata.zookeeper import layout
 from tallybook.runtime.security import archive_keys
-from tallybook.runtime.wire_versions import SPOKEN
-from tallybook.spark import snapshot, stream_offset
-from tallybook.spark.records import offsets
-from tallybook.stream import catalog, delivery_record, envelope, head_codec, namespaces
+from tallybook.spark.ledgers import offset as stream_offset
+from tallybook.spark.ledgers import snapshot
+from tallybook.spark.streams import offsets
+from tallybook.stream import catalog, head_codec, namespaces
+from tallybook.stream.delivery import record as delivery_record
+from tallybook.stream.records import envelope
 from tallybook.stream.subscription import record as subscription
+from tallybook.wire.versions import SPOKEN
 
 FORMATS = {
     "batch": batch.VERSION,
@@ -42,7 +55,7 @@ FORMATS = {
     "SQLite schema": sqlite_schema.FORMAT,
     "ZooKeeper layout": layout.FORMAT,
     "sink": sink_record.FORMAT,
-    "place of the archive": location.FORMAT,
+    "place of the archive": url_record.FORMAT,
     "sealing of the archive": sealing.FORMAT,
     "sealed object": seal_format.VERSION,
     "keys of an archive": archive_keys.FORMAT,

@@ -1,4 +1,4 @@
-"""What a diagnosis has to say where a test has made the bottleneck: which it is, where, and by which numbers."""
+"""Expected verdicts of a diagnosis in tests that provoke a bottleneck: cause, process, and numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def named(found: Diagnosis, cause: Cause, process: str, *beyond: str) -> dict[st
     """The evidence of the verdict, by what it is of.
 
     The verdict has to be this one, of this process, and the numbers of ``beyond`` have to be on the wrong side of the
-    thresholds that are told with them.
+    thresholds that are reported with them.
     """
     first = found.findings[0]
     assert (found.verdict, first.process) == (cause, process), found

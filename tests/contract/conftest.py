@@ -1,4 +1,4 @@
-"""One bookie and a connection to it, made in every way there is: what the bookie contract runs on.
+"""A bookie and a connection to it, over each transport: the rig of the bookie contract.
 
 A test that asks for ``rig`` (any bookie) or ``memory_rig`` (an in-memory one, whose answers can be held back) runs once
 per way: in one process without a wire, over the simulated network, over gRPC on loopback. The first two run on virtual
@@ -14,33 +14,34 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.boot import BookieWorld, boot
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
 from tallybook.bookie.port import LedgerStore
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.settled import Settled
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_memory import MemoryIndex
-from tallybook.bookie.storage.index_rocks import RocksIndex
-from tallybook.bookie.verifiers import LedgerFacts
-from tallybook.client.bookie_port import BookieConnection
-from tallybook.client.bookie_rpc import open_bookie
+from tallybook.bookie.process.boot import boot
+from tallybook.bookie.process.world import BookieWorld
+from tallybook.bookie.rpc.service import BookieService
+from tallybook.bookie.storage.index.port import Index
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
+from tallybook.client.connection.connection import open_bookie
+from tallybook.client.connection.port import BookieConnection
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import BookieSettings, ClientSettings, JournalSettings, StorageSettings
 from tallybook.core.errors import NoSuchLedger
 from tallybook.core.keys import key_verifier
 from tallybook.core.limits import MIB
+from tallybook.core.settings import BookieSettings, ClientSettings, JournalSettings, StorageSettings
 from tallybook.runtime.clock import Clock, RealClock
-from tallybook.runtime.deterministic import SimDisk, SimNet, World, run_seed
-from tallybook.runtime.disk_real import RealDisk
-from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers
 from tallybook.runtime.transport import Transport
+from tallybook.sim.deterministic import SimDisk, SimNet, World, run_seed
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
+from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import KnownMetadata
-from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.wire.bookie_transport import bookie_transport
 
 KEY = b"k" * 32
 VERIFIERS = {1: key_verifier(KEY), 2: key_verifier(b"l" * 32), 3: b"", 4: b"", 5: b""}
@@ -51,11 +52,15 @@ DEADLINE_SECONDS = 30.0
 SETTINGS = ClientSettings(request_timeout_ms=int(REQUEST_SECONDS * 1000))
 
 
-SETTLED = {1: Settled(99, closed=True), 2: Settled(9, closed=False), 3: Settled(-1, closed=False)}
-"""Where there can be no writer: 1 is closed, 2 is open and in its second fragment, 3 is open."""
+SETTLED = {
+    1: ConfirmedPrefix(99, closed=True),
+    2: ConfirmedPrefix(9, closed=False),
+    3: ConfirmedPrefix(-1, closed=False),
+}
+"""Ledger states: 1 is closed, 2 is open and in its second fragment, 3 is open."""
 
 
-async def closed_up_to(ledger_id: int) -> Settled:
+async def confirmed_prefix_of(ledger_id: int) -> ConfirmedPrefix:
     if ledger_id not in SETTLED:
         raise NoSuchLedger(f"no ledger {ledger_id}")
     return SETTLED[ledger_id]
@@ -71,7 +76,7 @@ async def facts_of(ledger_id: int) -> LedgerFacts | None:
 
 @dataclass
 class Place:
-    """Where a bookie under test lives."""
+    """The environment of a bookie under test."""
 
     clock: Clock
     tasks: Tasks
@@ -84,7 +89,9 @@ Maker = Callable[[Place], AbstractAsyncContextManager[LedgerStore]]
 
 @asynccontextmanager
 async def memory_bookie(place: Place) -> AsyncIterator[MemoryBookie]:
-    yield MemoryBookie("b1", facts_of=facts_of, closed_up_to=closed_up_to, clock=place.clock, tasks=place.tasks)
+    yield MemoryBookie(
+        "b1", facts_of=facts_of, confirmed_prefix_of=confirmed_prefix_of, clock=place.clock, tasks=place.tasks
+    )
 
 
 @asynccontextmanager
@@ -110,8 +117,9 @@ async def disk_bookie(place: Place) -> AsyncIterator[LedgerStore]:
             BookieWorld(
                 disk=disk, clock=place.clock, rng=place.rng, tasks=place.tasks, workers=workers,
                 open_index=open_index,
-                facts_of=facts_of, fate_of=KnownMetadata().fate_of,
-                id_counter=KnownMetadata().read_id_counter, closed_up_to=closed_up_to, registry=KnownMetadata(),
+                facts_of=facts_of, disposition_of=KnownMetadata().disposition_of,
+                id_counter=KnownMetadata().read_id_counter,
+                confirmed_prefix_of=confirmed_prefix_of, registry=KnownMetadata(),
                 fail_safe=failures.append,
             ),
         )  # fmt: skip
@@ -128,7 +136,7 @@ MAKERS: dict[str, Maker] = {"memory": memory_bookie, "disk": disk_bookie}
 
 @dataclass
 class Rig:
-    """What a test of the contract gets."""
+    """The fixture of a contract test."""
 
     bookie: Any
     connection: BookieConnection
@@ -157,7 +165,7 @@ class Rig:
         return asyncio.ensure_future(work)
 
     async def settle(self) -> None:
-        """Give whatever is under way the time to arrive, and to be answered if it can be."""
+        """Give calls in flight the time to arrive and, where possible, to be answered."""
         await self.clock.sleep(0.05)
 
     @staticmethod
@@ -218,7 +226,7 @@ def over_simnet(bookie: LedgerStore, place: Place, world: World | None) -> Abstr
 
 
 def over_grpc(bookie: LedgerStore, place: Place, world: World | None) -> AbstractAsyncContextManager[Any]:
-    transport = GrpcTransport()
+    transport = bookie_transport()
     return served(bookie, place, transport, transport)
 
 

@@ -1,4 +1,4 @@
-"""What every bookie does, however it is reached. ``conftest.py`` makes the rigs."""
+"""Contract of a bookie, over each transport. ``conftest.py`` makes the rigs."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from tallybook.core.limits import MAX_BATCH_BYTES, MAX_ENTRY_BYTES
 
 KEY = b"k" * 32
 FOUR, OTHER = b"identity of four", b"another's number"
-"""What the metadata say that ledger 4 is, and what a client says who means another ledger of that id."""
+"""The identity of ledger 4 in the metadata, and that of another ledger with this id, as a client may send it."""
 WRONG_KEY = b"w" * 32
 MEGABYTE = 1 << 20
 
@@ -168,7 +168,7 @@ async def test_a_fence_holds_for_a_resend_of_what_is_held(rig):
     assert (await rig.add(rig.batch(0, 5))).code == LedgerFenced.wire_code
 
 
-async def test_f06_a_ledger_never_heard_of_can_be_fenced(rig):
+async def test_f06_an_unknown_ledger_can_be_fenced(rig):
     assert await rig.connection.fence(1, KEY) == FenceAnswer(NO_ENTRY, NO_ENTRY)
     assert (await rig.add(rig.batch(0, 1))).code == LedgerFenced.wire_code
     assert await rig.connection.read_lac(1) == LacAnswer(NO_ENTRY, fenced=True)
@@ -291,7 +291,7 @@ async def test_the_lac_is_the_highest_of_all_batches(rig):
     assert await rig.connection.read_lac(1) == LacAnswer(12, fenced=False)
 
 
-async def test_the_lac_of_a_ledger_never_heard_of_is_absent(rig):
+async def test_the_lac_of_an_unknown_ledger_is_absent(rig):
     with pytest.raises(EntryAbsent):
         await rig.connection.read_lac(1)
 
@@ -315,7 +315,7 @@ async def test_lacs_of_many_ledgers_are_remembered_each_for_itself(rig):
     waiting = rig.background(rig.connection.wait_lac(5, NO_ENTRY, 60_000))
     await rig.settle()
     for ledger_id, key in (keys | {3: WRONG_KEY}).items():
-        rig.connection.tell_lac(ledger_id, ledger_id, key)
+        rig.connection.queue_lac(ledger_id, ledger_id, key)
     assert await waiting == LacAnswer(5, fenced=False)
     known = [(await rig.connection.read_lac(ledger_id)).lac for ledger_id in keys]
     assert known == [1, NO_ENTRY, 4, 5]
@@ -464,7 +464,7 @@ async def test_a_read_only_bookie_takes_recovery_adds_and_fences_only(memory_rig
 
 
 @pytest.mark.parametrize("error", [EntryCorrupt, EntryUnknown, EntryAbsent])
-async def test_the_three_answers_are_told_apart(memory_rig, error):
+async def test_the_three_answers_are_distinguished(memory_rig, error):
     rig = memory_rig
     await rig.add(rig.batch(0, 5))
     rig.bookie.faults.inject(1, 2, error)

@@ -1,6 +1,6 @@
-"""What every bookie answers to repair and inspection, however it is reached. ``conftest.py`` makes the rigs.
+"""Contract of a bookie for repair and inspection, over each transport. ``conftest.py`` makes the rigs.
 
-Ledger 1 is closed at entry 99, ledger 2 is open and settled up to entry 9, ledger 3 is open and at its beginning.
+Ledger 1 is closed at entry 99, ledger 2 is open with a confirmed prefix up to entry 9, ledger 3 is open and empty.
 """
 
 import pytest
@@ -72,7 +72,7 @@ async def test_a_repair_add_to_a_ledger_that_does_not_exist_is_refused(rig):
         await rig.connection.repair_add(rig.batch(0, ledger_id=99))
 
 
-async def test_a_repair_add_does_not_open_a_ledger_to_whoever_has_no_key(rig):
+async def test_a_repair_add_does_not_open_a_ledger_to_callers_without_the_key(rig):
     await rig.connection.repair_add(rig.batch(0, 10, ledger_id=2))
     for key in (b"", KEY):
         assert (await rig.add(rig.batch(10, ledger_id=2), key)).code == Unauthorized.wire_code
@@ -130,7 +130,7 @@ async def test_a_repair_add_mends_a_damaged_copy(memory_rig):
 # -- what is held -----------------------------------------------------------------------------
 
 
-async def test_what_is_held_is_told_in_ranges_with_their_gaps(rig):
+async def test_what_is_held_is_reported_in_ranges_with_their_gaps(rig):
     for first in (0, 5, 20, 30):
         await rig.add(rig.batch(first, 5))
     assert await rig.connection.held(1, 0, 99) == HeldAnswer(
@@ -142,7 +142,7 @@ async def test_what_is_held_is_told_in_ranges_with_their_gaps(rig):
     ("first", "last", "ranges"),
     [(10, 19, ()), (0, 0, ((0, 9),)), (9, 20, ((0, 9), (20, 29))), (25, 25, ((20, 29),)), (30, 2**63 - 1, ())],
 )
-async def test_what_is_held_is_told_in_whole_batches(rig, first, last, ranges):
+async def test_what_is_held_is_reported_in_whole_batches(rig, first, last, ranges):
     for start in (0, 20):
         await rig.add(rig.batch(start, 10))
     assert await rig.connection.held(1, first, last) == HeldAnswer(
@@ -197,7 +197,7 @@ async def test_a_ledger_that_is_only_fenced_is_not_listed(rig):
     assert await rig.connection.held_ledgers(-1, 10) == HeldLedgers((), complete=True)
 
 
-async def test_nothing_is_told_to_be_held_before_it_is_durable(memory_rig):
+async def test_no_entry_is_in_the_inventory_before_it_is_durable(memory_rig):
     rig = memory_rig
     rig.bookie.hold_commits()
     added = rig.add(rig.batch(0, 5))

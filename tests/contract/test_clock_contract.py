@@ -1,4 +1,4 @@
-"""What every Clock does: the machine's, and the simulated one in simulated time."""
+"""Contract of ``Clock``: the real one, and the simulated one in simulated time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.runtime.clock import Clock, RealClock
-from tallybook.runtime.deterministic import SimClock, run_seed
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.deterministic import SimClock, run_seed
 
 Body = Callable[[Clock], Awaitable[None]]
 Runner = Callable[[Body], None]

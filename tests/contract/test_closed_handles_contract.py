@@ -1,6 +1,6 @@
-"""Every call of every handle: cut off by a close, cancelled by its caller, made after the close, made on another loop.
+"""Every call of every handle: during a close, cancelled by its caller, after the close, and on another event loop.
 
-While the gate is shut neither bookies nor the metadata store answer, so each of the calls waits.
+While the gate is shut, neither bookies nor the metadata store answer, so each call waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tallybook.stream import (
     StreamStore,
     StreamWriter,
     SubscriptionReader,
-    keep_for_ever,
+    run_janitor,
 )
 
 pytestmark = pytest.mark.filterwarnings(
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 SOON = 5.0
-"""Virtual seconds within which a call has to hear of a close: no time-out of its own is that short."""
+"""Virtual seconds within which a close must end a call: no time-out of a call is that short."""
 
 
 class Held:
@@ -128,7 +128,7 @@ class Handles:
         self.gate.clear()
 
     async def fill(self) -> None:
-        """Leave no room in the client's budget."""
+        """Use up the client's budget."""
         budget = self.client.budget
         budget.try_take(budget.limit_bytes - budget.taken_bytes)
 
@@ -179,6 +179,10 @@ OF_STORE: dict[str, Call] = {
     "streams.info": lambda on: on.streams.info("s"),
     "streams.info_by_id": lambda on: on.streams.info_by_id(on.stream_writer.stream_id),
     "streams.sequence_of": lambda on: on.streams.sequence_of("s", on.subscription.cursor),
+    "streams.namespace_info": lambda on: on.streams.namespace_info(),
+    "streams.stored_bytes": lambda on: on.streams.stored_bytes("s"),
+    "streams.lag": lambda on: on.streams.lag("s", on.subscription.cursor),
+    "streams.sweep_lags": lambda on: on.streams.sweep_lags(),
     "streams.delete_namespace": lambda on: on.streams.delete_namespace(),
     "streams.writer_by_id": lambda on: on.streams.writer_by_id(on.stream_writer.stream_id),
     "streams.last": lambda on: on.streams.last("s"),
@@ -313,12 +317,18 @@ NOT_TRIED = {
 }
 
 
+def is_awaited(member: Callable[..., Any]) -> bool:
+    """Whether calls of a method are awaited."""
+    method = inspect.unwrap(member)
+    return inspect.iscoroutinefunction(method) or inspect.get_annotations(method)["return"].startswith("Coroutine[")
+
+
 def test_every_coroutine_of_a_handle_is_tried() -> None:
     coroutines = {
         f"{handle}.{name}"
         for handle, made in HANDLES.items()
-        for name, _ in inspect.getmembers(made, inspect.iscoroutinefunction)
-        if not name.startswith("_")
+        for name, member in inspect.getmembers(made, inspect.isfunction)
+        if not name.startswith("_") and is_awaited(member)
     }
     assert coroutines - CALLS.keys() == NOT_TRIED.keys()
 
@@ -349,7 +359,7 @@ def play(body: Callable[[Handles], Awaitable[None]]) -> None:
 
 
 @each_close()
-def test_a_call_that_waits_is_told_of_the_close(call: Call, close: Call) -> None:
+def test_a_waiting_call_is_ended_by_the_close(call: Call, close: Call) -> None:
     async def body(on: Handles) -> None:
         await on.shut()
         waiting = asyncio.ensure_future(call(on))
@@ -424,7 +434,7 @@ def test_nothing_of_a_store_goes_on_when_its_client_is_closed_and_neither_is_ope
     async def body(on: Handles) -> None:
         before = asyncio.all_tasks()
         reading = asyncio.ensure_future(on.stream_reader.next())
-        keeping = asyncio.ensure_future(keep_for_ever(on.streams, on.client.world.clock, on.client.world.rng, 1.0))
+        keeping = asyncio.ensure_future(run_janitor(on.streams, on.client.world.clock, on.client.world.rng, 1.0))
         await asyncio.sleep(0.5)
         await on.client.close()
         await asyncio.wait([reading, keeping], timeout=SOON)
@@ -473,7 +483,7 @@ def test_a_call_on_another_event_loop_is_refused() -> None:
     first.close()
 
 
-def test_a_library_tells_who_reads_and_who_comes_later_that_it_is_closed() -> None:
+def test_a_closed_library_fails_running_and_later_reads() -> None:
     async def main() -> None:
         store = MemoryStore(RealClock())
         await write_manifest(store, InlineWorkers(), Manifest("a-cluster", {}, {}))

@@ -1,4 +1,4 @@
-"""LACs that are told without waiting: taken in the end, or said to be lost, over every way to every bookie."""
+"""Explicit LACs sent without waiting: applied in the end or reported lost, over each transport to every bookie."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def held(rig) -> None:
         assert (await rig.add(rig.batch(0, 10, ledger_id=ledger_id), key)).code == 0
 
 
-async def test_lacs_for_which_there_is_no_room_are_told_again_and_newer_ones_in_their_place(rig, monkeypatch):
+async def test_lacs_without_space_are_sent_again_or_replaced_by_newer_ones(rig, monkeypatch):
     await held(rig)
     right, refused = rig.bookie.write_lac, []
 
@@ -31,10 +31,10 @@ async def test_lacs_for_which_there_is_no_room_are_told_again_and_newer_ones_in_
     waiting = [rig.background(rig.connection.wait_lac(each, NO_ENTRY, 60_000)) for each in KEYS]
     await rig.settle()
     for ledger_id, key in KEYS.items():
-        rig.connection.tell_lac(ledger_id, 5, key)
+        rig.connection.queue_lac(ledger_id, 5, key)
     while len(refused) < 2:
         await rig.clock.sleep(0.001)
-    rig.connection.tell_lac(3, 7, b"")
+    rig.connection.queue_lac(3, 7, b"")
     assert await asyncio.gather(*waiting) == [LacAnswer(lac, fenced=False) for lac in (5, 7, 5)]
 
 
@@ -48,11 +48,11 @@ async def test_a_lac_that_a_connection_was_lost_with_is_said_to_be_lost_once(rig
 
     with monkeypatch.context() as patch:
         patch.setattr(rig.bookie, "write_lac", write_lac)
-        rig.connection.tell_lac(1, 5, KEY, on_lost=lambda: lost.append("under way"))
+        rig.connection.queue_lac(1, 5, KEY, on_lost=lambda: lost.append("under way"))
         await told.wait()
         await rig.cut()
         await rig.settle()
-    rig.connection.tell_lac(3, 5, b"", on_lost=lambda: lost.append("after"))
+    rig.connection.queue_lac(3, 5, b"", on_lost=lambda: lost.append("after"))
     assert lost == ["under way"]
     await rig.settle()
     assert lost == ["under way", "after"]

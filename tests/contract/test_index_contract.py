@@ -1,4 +1,4 @@
-"""What every Index does: the one in memory on a simulated disk, and RocksDB on a real one."""
+"""Contract of ``Index``: in memory on a simulated disk, and RocksDB on a real one."""
 
 import asyncio
 import shutil
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
-from tallybook.bookie.storage.index_memory import MemoryIndex
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index.port import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
-from tallybook.runtime.deterministic import SimDisk
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers, Workers
+from tallybook.sim.deterministic import SimDisk
+from tallybook.sim.memory_bookie.index import MemoryIndex
 
 NAME = "index"
 COPY_ATTEMPTS = 20
@@ -36,7 +36,7 @@ class MemoryHome:
         return await MemoryIndex.open(self.disk, f"/{NAME}", create=create)
 
     def survivor(self) -> "MemoryHome":
-        """What a power loss leaves if nothing that was not synced survives."""
+        """The disk after a power failure, if nothing unsynced survives."""
         return MemoryHome(self.disk.image({}))
 
     def lose(self) -> None:
@@ -56,7 +56,7 @@ class RocksHome:
         return await RocksIndex.open(self.disk, str(self.root / NAME), self.workers, SETTINGS, create=create)
 
     def survivor(self) -> "RocksHome":
-        """What a kill leaves: the files as they are."""
+        """The disk after a kill: the files as they are."""
         self.copies += 1
         copy = self.root / f"copy-{self.copies}"
         for attempt in range(COPY_ATTEMPTS):
@@ -469,7 +469,7 @@ async def check_mostly_dropped(index: Index) -> None:
         assert (await index.last_entry(each), await index.load_state(each)) == (NO_ENTRY, b"gone")
 
 
-async def test_compacting_gives_back_the_room_of_what_was_dropped_and_changes_no_answer(home):
+async def test_compacting_frees_the_space_of_what_was_dropped_and_changes_no_answer(home):
     async with opened(home) as index:
         await index.compact(0, MAX_ID)
         await mostly_dropped(index)

@@ -1,4 +1,4 @@
-"""Every Index against a model, over histories of rows, states and drops: in memory, and RocksDB."""
+"""Every ``Index`` against a model, over histories of rows, states and drops: in memory, and RocksDB."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_memory import MemoryIndex
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index.port import Index
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.core.config import StorageSettings
 from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.runtime.deterministic import SimDisk
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
+from tallybook.sim.deterministic import SimDisk
+from tallybook.sim.memory_bookie.index import MemoryIndex
 
 SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
 
@@ -48,7 +48,7 @@ def histories(draw):
 
 
 class Model:
-    """What an index should say."""
+    """The expected answers of an index."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], IndexRow] = {}

@@ -1,4 +1,4 @@
-"""What an index tells where it is damaged: every good row, and what may lie between them. The same of both drivers."""
+"""Surveys of a damaged index: every good row, and the ranges that may be missing. The same for both drivers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_format import encode_row, row_key
-from tallybook.bookie.storage.index_memory import MemoryIndex
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index.format import encode_row, row_key
+from tallybook.bookie.storage.index.port import Index
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
+from tallybook.bookie.storage.index.survey import END, RangeSurvey, RowKey, UnreadableRange
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.bookie.storage.told import END, RowKey, Told, Untold
 from tallybook.core.answers import EntryRange
-from tallybook.core.config import StorageSettings
 from tallybook.core.errors import EntryUnknown
 from tallybook.core.ids import MAX_ID
-from tallybook.runtime.deterministic import SimDisk
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
+from tallybook.sim.deterministic import SimDisk
+from tallybook.sim.memory_bookie.index import MemoryIndex
 
 SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
 LEDGERS, ROWS = 20, 100
@@ -64,7 +64,7 @@ async def memory_rig() -> AsyncIterator[Rig]:
     await index.apply(ALL, {})
 
     async def rot() -> None:
-        index.unreadable = Untold(RowKey(9, 500), RowKey(11, 300), is_row=False)
+        index.unreadable = UnreadableRange(RowKey(9, 500), RowKey(11, 300), is_row=False)
 
     yield Rig(index, lambda *key: index.damaged.add(RowKey(*key)), rot)
     await index.close()
@@ -109,25 +109,25 @@ def with_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
     asyncio.run(disk.close())
 
 
-async def pages(rig: Rig, limit: int) -> Told:
-    """All of it, in pages."""
-    rows, untold = list[IndexRow](), list[Untold]()
+async def pages(rig: Rig, limit: int) -> RangeSurvey:
+    """The whole survey, in pages."""
+    rows, unreadable = list[IndexRow](), list[UnreadableRange]()
     at: RowKey | None = RowKey(0, 0)
     while at is not None:
         page = await rig.index.survey_from(at, limit)
-        assert len(page.rows) + len(page.untold) <= limit
-        rows, untold, at = rows + page.rows, untold + page.untold, page.behind
-    return Told(rows, untold, None)
+        assert len(page.rows) + len(page.unreadable) <= limit
+        rows, unreadable, at = rows + page.rows, unreadable + page.unreadable, page.behind
+    return RangeSurvey(rows, unreadable, None)
 
 
-def test_a_survey_of_what_is_whole_tells_what_there_is(with_rig):
+def test_a_survey_of_an_intact_index_lists_all_rows(with_rig):
     async def scenario(rig: Rig) -> None:
         index = rig.index
-        assert await index.survey(3, 15, 39, 100) == Told([row(3, 10), row(3, 20), row(3, 30)], [], None)
-        assert await index.survey(3, 15, 39, 2) == Told([row(3, 10), row(3, 20)], [], RowKey(3, 30))
-        assert await index.survey(3, 15, 29, 2) == Told([row(3, 10), row(3, 20)], [], None)
-        assert await index.survey(LEDGERS + 1, 0, MAX_ID, 100) == Told([], [], None)
-        assert await pages(rig, 333) == Told(ALL, [], None)
+        assert await index.survey(3, 15, 39, 100) == RangeSurvey([row(3, 10), row(3, 20), row(3, 30)], [], None)
+        assert await index.survey(3, 15, 39, 2) == RangeSurvey([row(3, 10), row(3, 20)], [], RowKey(3, 30))
+        assert await index.survey(3, 15, 29, 2) == RangeSurvey([row(3, 10), row(3, 20)], [], None)
+        assert await index.survey(LEDGERS + 1, 0, MAX_ID, 100) == RangeSurvey([], [], None)
+        assert await pages(rig, 333) == RangeSurvey(ALL, [], None)
         found = await index.survey_ledgers(4, 3)
         assert found == ([5, 6, 7], [], 7)
         assert (await index.survey_ledgers(LEDGERS - 1, 3)) == ([LEDGERS], [], None)
@@ -135,30 +135,30 @@ def test_a_survey_of_what_is_whole_tells_what_there_is(with_rig):
     with_rig(scenario)
 
 
-def test_a_damaged_row_is_passed_over_and_told_with_all_that_its_batch_may_have_had(with_rig):
+def test_a_damaged_row_is_passed_over_and_reported_with_all_that_its_batch_may_have_had(with_rig):
     async def scenario(rig: Rig) -> None:
         index = rig.index
         for key in ((3, 20), (3, 990), (LEDGERS, 990)):
             rig.damage(*key)
-        inner = Untold(RowKey(3, 20), RowKey(3, 30), is_row=True)
+        inner = UnreadableRange(RowKey(3, 20), RowKey(3, 30), is_row=True)
         for first, last in ((0, 45), (20, 30), (25, 35), (29, 30)):
             found = await index.survey(3, first, last, 100)
-            assert [each.entries(3) for each in found.untold] == [EntryRange(20, 29)]
-            assert [each.is_row for each in found.untold] == [True]
+            assert [each.entries(3) for each in found.unreadable] == [EntryRange(20, 29)]
+            assert [each.is_row for each in found.unreadable] == [True]
             assert found.rows == [each for each in ALL if each in found.rows and each.ledger_id == 3]
             assert row(3, 20) not in found.rows
         assert (await index.survey(3, 0, 45, 100)).rows == [row(3, 0), row(3, 10), row(3, 30), row(3, 40)]
-        assert (await index.survey(3, 0, 45, 3)) == Told([row(3, 0), row(3, 10)], [inner], RowKey(3, 30))
-        assert (await index.survey(3, 10, 19, 3)) == Told([row(3, 10)], [], None)
-        (last_row,) = (await index.survey(3, 990, MAX_ID, 10)).untold
+        assert (await index.survey(3, 0, 45, 3)) == RangeSurvey([row(3, 0), row(3, 10)], [inner], RowKey(3, 30))
+        assert (await index.survey(3, 10, 19, 3)) == RangeSurvey([row(3, 10)], [], None)
+        (last_row,) = (await index.survey(3, 990, MAX_ID, 10)).unreadable
         assert last_row.entries(3) == EntryRange(990, MAX_ID)
         assert last_row.entries(4) is None
         whole = await pages(rig, 7)
         assert whole.rows == [each for each in ALL if each[:2] not in {(3, 20), (3, 990), (LEDGERS, 990)}]
-        assert whole.untold == [
+        assert whole.unreadable == [
             inner,
-            Untold(RowKey(3, 990), RowKey(4, 0), is_row=True),
-            Untold(RowKey(LEDGERS, 990), END, is_row=True),
+            UnreadableRange(RowKey(3, 990), RowKey(4, 0), is_row=True),
+            UnreadableRange(RowKey(LEDGERS, 990), END, is_row=True),
         ]
         assert (await index.survey_ledgers(-1, 100)) == (list(range(1, LEDGERS + 1)), [], None)
 
@@ -176,7 +176,7 @@ def test_a_row_that_is_put_over_a_damaged_one_takes_its_place_and_one_that_is_dr
         assert await index.find(3, 25) == row(3, 20)
         assert await index.find(3, 45) is None
         found = await index.survey(3, 0, 55, 10)
-        assert found == Told([row(3, first) for first in (0, 10, 20, 30, 50)], [], None)
+        assert found == RangeSurvey([row(3, first) for first in (0, 10, 20, 30, 50)], [], None)
 
     with_rig(scenario)
 
@@ -188,7 +188,7 @@ def test_a_part_that_cannot_be_read_is_passed_over_and_nothing_beside_it_is_lost
         with pytest.raises(EntryUnknown):
             await index.rows_after(-1, -1, len(ALL))
         whole = await pages(rig, 150)
-        (lost,) = whole.untold
+        (lost,) = whole.unreadable
         assert not lost.is_row
         assert whole.rows == [each for each in ALL if not lost.begin <= RowKey(*each[:2]) < lost.end]
         assert 0 < len(ALL) - len(whole.rows) < len(ALL) / 2
@@ -196,27 +196,27 @@ def test_a_part_that_cannot_be_read_is_passed_over_and_nothing_beside_it_is_lost
         for ledger_id in range(1, LEDGERS + 1):
             found = await index.survey(ledger_id, 0, MAX_ID, 1000)
             assert found.rows == [each for each in whole.rows if each.ledger_id == ledger_id]
-            assert bool(found.untold) == (lost.entries(ledger_id) is not None)
+            assert bool(found.unreadable) == (lost.entries(ledger_id) is not None)
         ledgers = await index.survey_ledgers(-1, 100)
         touched = range(lost.ledgers().first, lost.ledgers().last + 1)
         assert {*ledgers.ledger_ids, *touched} == set(range(1, LEDGERS + 1))
-        told_of = {each for span in ledgers.untold for each in range(span.first, span.last + 1)}
+        told_of = {each for span in ledgers.unreadable for each in range(span.first, span.last + 1)}
         assert set(range(1, LEDGERS + 1)) - set(ledgers.ledger_ids) <= told_of <= set(touched)
 
     with_rig(scenario)
 
 
-def test_entries_just_behind_a_part_that_cannot_be_read_are_untold_too_where_its_last_batch_may_have_had_them(with_rig):
+def test_entries_just_after_an_unreadable_range_are_reported_too_if_its_last_batch_may_have_had_them(with_rig):
     async def scenario(rig: Rig) -> None:
         await rig.rot()
-        (lost,) = (await pages(rig, 150)).untold
+        (lost,) = (await pages(rig, 150)).unreadable
         ledger_id, behind = lost.end
         for entry_id in range(max(0, behind - 9), behind):
             found = await rig.index.survey(ledger_id, entry_id, entry_id, 10)
             assert found.rows == []
-            assert any(each.entries(ledger_id) for each in found.untold)
+            assert any(each.entries(ledger_id) for each in found.unreadable)
         for entry_id in (behind, behind + 10, behind + 15):
             found = await rig.index.survey(ledger_id, entry_id, entry_id, 10)
-            assert found == Told([row(ledger_id, entry_id // 10 * 10)], [], None)
+            assert found == RangeSurvey([row(ledger_id, entry_id // 10 * 10)], [], None)
 
     with_rig(scenario)

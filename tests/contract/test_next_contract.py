@@ -1,4 +1,4 @@
-"""Whatever gives records as they come: a time-out or a cancelled wait loses none, and is never taken for the end."""
+"""Iterators of records: a time-out or a cancelled wait loses no record, and is not mistaken for the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tallybook.stream import StreamStore
 
 
 class Followed(NamedTuple):
-    """What is followed, what appends to it so that it is seen, and what ends it."""
+    """An iterator, a call that appends to its source, and one that ends it."""
 
     reader: Any
     put: Callable[..., Awaitable[None]]
@@ -77,7 +77,7 @@ def on_each(body: Callable[[Followed], Awaitable[None]]) -> Callable[[Follow], N
 
 
 async def polled(records: AsyncIterator[Any], seconds: float) -> bytes | str:
-    """What a poll with a time-out around ``anext`` gives."""
+    """The result of a poll with a time-out around ``anext``."""
     try:
         return (await asyncio.wait_for(anext(records), seconds)).payload
     except TimeoutError:
@@ -92,7 +92,7 @@ async def test_a_time_out_around_anext_is_not_the_end(followed: Followed) -> Non
     await followed.put(b"0")
     assert [await polled(records, 5) for _ in range(3)] == [b"0", "nothing", "nothing"]
     await followed.put(b"1", b"2")
-    # Far longer than a step is kept that nobody waits for.
+    # Far longer than a step without a waiter is kept.
     await asyncio.sleep(100)
     assert [await polled(records, 5) for _ in range(3)] == [b"1", b"2", "nothing"]
     await followed.end()
@@ -148,7 +148,7 @@ async def test_a_batch_that_is_cancelled_anywhere_loses_no_record(followed: Foll
 
 
 @on_each
-async def test_next_tells_what_did_not_come_in_time_from_the_end(followed: Followed) -> None:
+async def test_next_distinguishes_a_timeout_from_the_end(followed: Followed) -> None:
     reader = followed.reader
     with pytest.raises(TimeoutError):
         await reader.next(timeout=3)

@@ -1,4 +1,4 @@
-"""What every Rng does: the system's, and the seeded one."""
+"""Contract of ``Rng``: the one of the system, and the seeded one."""
 
 import uuid
 

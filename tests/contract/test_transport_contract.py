@@ -1,4 +1,4 @@
-"""What every Transport does. To put another one under test, add a function that makes its place to PLACES."""
+"""Contract of ``Transport``. To test another one, add a function that makes its place to PLACES."""
 
 import asyncio
 import socket
@@ -10,10 +10,11 @@ import pytest
 
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
 from tallybook.core.limits import MAX_MESSAGE_BYTES, MIB
-from tallybook.runtime.deterministic import SimNet
-from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.transport import Acceptor, Lane, Listener, MessageStream, Transport
+from tallybook.runtime.transport import Acceptor, Listener, MessageStream, Transport
+from tallybook.sim.deterministic import SimNet
+from tallybook.wire.bookie_transport import bookie_transport
+from tallybook.wire.lanes import Lane
 
 DEADLINE_SECONDS = 30
 
@@ -25,9 +26,9 @@ class Place:
     server: Transport
     client: Transport
     any_address: str
-    """Where the server may listen: any free port."""
+    """An address with any free port, for a server."""
     empty_address: str
-    """Where nobody listens."""
+    """An address without a listener."""
 
     async def connect(self, listener: Listener, lane: Lane = Lane.ADD) -> MessageStream:
         return await self.client.connect(listener.address, lane, timeout_seconds=5)
@@ -51,7 +52,7 @@ def grpc_place() -> Place:
     with socket.socket() as unserved:
         unserved.bind(("127.0.0.1", 0))
         port = unserved.getsockname()[1]
-    return Place(GrpcTransport(), GrpcTransport(), "127.0.0.1:0", f"127.0.0.1:{port}")
+    return Place(bookie_transport(), bookie_transport(), "127.0.0.1:0", f"127.0.0.1:{port}")
 
 
 PLACES: dict[str, Callable[[], Place]] = {"sim": sim_place, "grpc": grpc_place}
@@ -128,7 +129,7 @@ async def test_an_empty_message_is_not_the_end(place: Place) -> None:
 
 
 @pytest.mark.parametrize("lane", list(Lane))
-async def test_the_acceptor_is_told_the_lane(place: Place, lane: Lane) -> None:
+async def test_the_acceptor_gets_the_lane(place: Place, lane: Lane) -> None:
     kept = Kept()
     async with place.serving(kept) as listener:
         stream = await place.connect(listener, lane)
@@ -168,7 +169,7 @@ async def test_streams_side_by_side_do_not_mix(place: Place) -> None:
         await asyncio.gather(*(talk(number, stream) for number, stream in enumerate(streams)))
 
 
-async def test_a_stream_that_nobody_serves_holds_up_no_other(place: Place) -> None:
+async def test_a_stream_that_is_not_served_delays_no_other(place: Place) -> None:
     async def first_is_deaf(lane: Lane, stream: MessageStream) -> None:
         if lane is Lane.CONTROL:
             await release.wait()
@@ -187,7 +188,7 @@ async def test_a_stream_that_nobody_serves_holds_up_no_other(place: Place) -> No
         await deaf.close()
 
 
-async def test_a_stream_says_whom_it_leads_to(place: Place) -> None:
+async def test_a_stream_has_the_address_of_its_peer(place: Place) -> None:
     kept = Kept()
     async with place.serving(kept) as listener:
         stream = await place.connect(listener)
@@ -371,7 +372,7 @@ async def test_an_acceptor_that_fails_breaks_its_stream_and_no_other(place: Plac
         await echo(lane, stream)
 
     async def connect_and_receive(listener: Listener) -> None:
-        """It may have failed before whoever connects knows that he is connected."""
+        """It may have failed before the connecting side knows that it is connected."""
         bad = await place.connect(listener, Lane.CONTROL)
         try:
             await bad.receive()
@@ -390,7 +391,7 @@ async def test_an_acceptor_that_fails_breaks_its_stream_and_no_other(place: Plac
 # -- connecting and listening ---------------------------------------------------------------
 
 
-async def test_nobody_listening_is_unavailable(place: Place) -> None:
+async def test_an_address_without_a_listener_is_unavailable(place: Place) -> None:
     with pytest.raises(BookieUnavailable, match=place.empty_address):
         await place.client.connect(place.empty_address, Lane.ADD, timeout_seconds=5)
 

@@ -1,18 +1,17 @@
-"""How many crash states the suites of this folder look at: a choice in every run, many more in ``make crash``.
+"""The number of crash states that the suites of this folder check: a sample by default, many more in ``make crash``.
 
-TALLYBOOK_CRASH=full asks for the latter. Either way the totals are shown at the end.
+TALLYBOOK_TESTS=full selects the latter. In both cases the totals are printed at the end.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from tallybook.runtime.deterministic import CrashFound, CrashOptions, CrashReport, SimDisk, enumerate_crashes
+from tallybook.sim.deterministic import CrashFound, CrashOptions, CrashReport, SimDisk, enumerate_crashes
 
-FULL = os.environ.get("TALLYBOOK_CRASH", "") == "full"
+from ..sampling import FULL, SAMPLE
 
 EVERYTHING = CrashOptions(subsets=20, singles=64, torn_writes=64, tear_points=128)
 """Each pending change lost alone and kept alone, each write torn at each sector, and 20 combinations besides."""
@@ -52,7 +51,8 @@ class Crashes:
                 check,
                 disk=disk,
                 options=full if FULL else options,
-                double_crashes=max(doubles, full_doubles) if FULL else doubles,
+                sample=SAMPLE,
+                double_crashes=max(doubles, full_doubles) if FULL else -(-doubles // SAMPLE),
             )
         except CrashFound as found:
             self._keep(PROPERTY, {**asdict(found.report), "failures": []})
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A full run that looked at too little has failed, too."""
+    """A full run that checked too few states has failed, too."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     whole = FULL and reporter is not None and not session.config.option.keyword
     if whole and not session.exitstatus and not hasattr(session.config, "workerinput"):
@@ -90,7 +90,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what was looked at: one line a suite, and the totals."""
+    """Report what was checked: one line per suite, and the totals."""
     suites = list(_reports(terminalreporter))
     if not suites:
         return

@@ -1,19 +1,19 @@
-"""Accepting a loss, with the power lost at every disk operation.
+"""Accepting a loss, with a power failure at every disk operation.
 
-Whatever the crash: the bookie either still refuses to start, until the loss is accepted once more, or it starts with
-every ledger in limbo. Never is anything absent that may have been acked, and what is left is served.
+After any crash, the bookie either still refuses to start until the loss is accepted once more, or it starts with every
+ledger in limbo. No entry that may have been acked is ever ABSENT, and the remaining entries are served.
 """
 
 import pytest
 
-from tallybook.bookie import accepting_loss
-from tallybook.bookie.accepting_loss import accept_loss
-from tallybook.bookie.cookie import decode_cookie
-from tallybook.bookie.limbo import Limbo
-from tallybook.bookie.places import own_places
+from tallybook.bookie.directories.cookie import decode_cookie
+from tallybook.bookie.directories.limbo import Limbo
+from tallybook.bookie.directories.storage_directories import own_places
+from tallybook.bookie.recovery import accepted_loss as accepting_loss
+from tallybook.bookie.recovery.accepted_loss import accept_loss
 from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import (
+from tallybook.sim.deterministic import (
     CrashFound,
     CrashOptions,
     Promises,
@@ -112,9 +112,9 @@ async def says_absent_of_nothing(disk: SimDisk, promises: tuple[object, ...]) ->
 
 
 @pytest.mark.parametrize("what", list(LOSSES))
-def test_a_loss_is_accepted_as_a_whole_whatever_crash_comes_between(crashes, what: str) -> None:
+def test_a_loss_is_accepted_as_a_whole_despite_any_crash(crashes, what: str) -> None:
     report = crashes(accepts, says_absent_of_nothing, options=FEW, doubles=20, disk=damaged(what))
-    assert report.checked > 50
+    assert report.distinct > 50
 
 
 def test_a_loss_that_leaves_ledgers_out_of_limbo_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,9 @@ def test_a_part_that_is_made_again_before_the_limbo_is_durable_is_found(monkeypa
         """The parts come first."""
         cookie = decode_cookie(disk.peek(f"{ROOT}/cookie"), "cookie")
         await accepting_loss._put_aside(disk, f"{ROOT}/journal", 1)
-        await accepting_loss.write_format(disk, accepting_loss.Layout(ROOT), {"journal": "given-up"}, own_places(ROOT))
+        await accepting_loss.write_format(
+            disk, accepting_loss.DirectoryLayout(ROOT), {"journal": "given-up"}, own_places(ROOT)
+        )
         await make_place(disk, own_places(ROOT).journal[0], cookie)
         await store_limbo(disk, path, limbo)
 

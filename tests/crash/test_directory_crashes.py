@@ -1,17 +1,17 @@
-"""Initialising a data directory, with the power lost at every disk operation and once more during the next start."""
+"""Initialising a data directory, with a power failure at every disk operation, and another one at the next start."""
 
 import asyncio
 
 import pytest
 
-from tallybook.bookie.cookie import Cookie, decode_cookie
-from tallybook.bookie.directories import _Directory, claim, replace_identity
-from tallybook.bookie.limbo import load_limbo
-from tallybook.core.config import BookieSettings
+from tallybook.bookie.directories.cookie import Cookie, decode_cookie
+from tallybook.bookie.directories.layout import _DirectoryClaimer, claim, replace_identity
+from tallybook.bookie.directories.limbo import load_limbo
 from tallybook.core.errors import ForeignDirectory, MetadataConflict
-from tallybook.runtime.deterministic import CrashOptions, SimDisk, enumerate_crashes
-from tallybook.runtime.deterministic.crash import Promises
+from tallybook.core.settings import BookieSettings
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.deterministic import CrashOptions, SimDisk, enumerate_crashes
+from tallybook.sim.deterministic.crash import Promises
 
 ROOT = "/data/b1"
 OWN = f"{ROOT}/ledgers"
@@ -84,7 +84,7 @@ async def starts_as_registered(disk: SimDisk, promises: tuple[object, ...]) -> N
 def test_initialising_survives_a_crash_at_every_disk_operation(crashes) -> None:
     report = crashes(initialise, starts_as_registered, options=FEW, doubles=0, full_doubles=0)
     assert report.points > 80
-    assert report.checked > 30
+    assert report.distinct > 30
 
 
 def test_a_second_crash_while_initialising_is_survived_too(crashes) -> None:
@@ -94,7 +94,7 @@ def test_a_second_crash_while_initialising_is_survived_too(crashes) -> None:
         await start_twice(disk, told or await disk.read_file(f"{ROOT}/cookie", 4096))
 
     report = crashes(initialise, check, options=FEW, doubles=300, full_doubles=300)
-    assert report.doubles > 80
+    assert report.doubles
 
 
 def test_replacing_an_identity_can_be_repeated_after_a_crash_at_every_disk_operation(crashes) -> None:
@@ -116,7 +116,7 @@ def test_replacing_an_identity_can_be_repeated_after_a_crash_at_every_disk_opera
         assert decode_cookie(registry.cookie, "metadata") == directory.cookie
 
     report = crashes(workload, check, options=FEW, doubles=0, full_doubles=0)
-    assert report.checked > 30
+    assert report.distinct > 30
 
 
 def test_a_directory_of_entry_logs_may_be_added_with_a_crash_at_every_disk_operation(crashes) -> None:
@@ -144,21 +144,21 @@ def test_a_directory_of_entry_logs_may_be_added_with_a_crash_at_every_disk_opera
             await claim(settings(OWN, OTHER), emptied, registry, SeededRng(7))
 
     report = crashes(workload, check, options=FEW, doubles=100, full_doubles=100)
-    assert report.checked > 60
+    assert report.distinct > 60
 
 
 def test_a_cookie_planted_before_the_metadata_knows_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The enumeration is worth something only if it finds the order that is wrong."""
-    finish, register = _Directory.finish, _Directory._register
+    finish, register = _DirectoryClaimer.finish, _DirectoryClaimer._register
 
-    async def register_late(self: _Directory, draft: Cookie) -> None:
+    async def register_late(self: _DirectoryClaimer, draft: Cookie) -> None:
         await finish(self, draft)
         await register(self, draft)
 
-    async def nothing(self: _Directory, draft: Cookie) -> None:
+    async def nothing(self: _DirectoryClaimer, draft: Cookie) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(_Directory, "finish", nothing)
-    monkeypatch.setattr(_Directory, "_register", register_late)
+    monkeypatch.setattr(_DirectoryClaimer, "finish", nothing)
+    monkeypatch.setattr(_DirectoryClaimer, "_register", register_late)
     with pytest.raises(AssertionError, match="crash states fail"):
         enumerate_crashes(initialise, starts_as_registered, options=FEW)

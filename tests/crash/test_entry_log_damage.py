@@ -1,23 +1,23 @@
-"""Damage to an entry log, everywhere: it is found and named, or harmless; wrong bytes are never served.
+"""Damage anywhere in an entry log: it is found and named, or harmless; wrong bytes are never served.
 
-The log under test is small and complete: header, two stretches of three batches, footer. Every byte of it that means
-something is damaged in turn, and every kind of lost or exchanged sector is tried.
+The log under test is small and complete: header, two ranges of three batches, footer. Every meaningful byte of it is
+damaged in turn, and every kind of lost or swapped sector is tested.
 """
 
 import uuid
 
 import pytest
 
-from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import log_name
-from tallybook.bookie.storage.inspect_entry_log import verify_entry_log
+from tallybook.bookie.storage.entry_log.format import log_name
+from tallybook.bookie.storage.entry_log.inspect import verify_entry_log
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
 from tallybook.bookie.storage.location import IndexRow
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, EntryCorrupt
 from tallybook.core.limits import BLOCK_BYTES, SECTOR_BYTES
+from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimDisk
+from tallybook.sim.deterministic import SimDisk
 
 HOME = "/b/ledgers"
 PATH = f"{HOME}/{log_name(1)}"
@@ -180,7 +180,7 @@ async def test_a_sector_that_was_lost_or_went_astray_serves_no_wrong_byte(kind):
             damaged.rot.copy_sector(PATH, sector, PATH, (sector + 8) % sectors)
         lost, _ = await look(damaged, rows)
         harmed += bool(lost)
-    # The second log holds the same batches at the same places: its sectors of batches are as good as ours.
+    # The second log has the same batches at the same offsets: its batch sectors are as good as ours.
     assert harmed > 0 or kind == "other log"
 
 

@@ -1,8 +1,8 @@
-"""Dropping ledgers and removing entry logs, with the power lost at every disk operation.
+"""Dropping ledgers and removing entry logs, with a power failure at every disk operation.
 
-Whatever the crash: a ledger that is kept has all its entries, one that was dropped is gone for ever, and one that was
-being dropped is either as it was or gone, as a whole; never is an entry ABSENT that was acked. No row points into a log
-that is missing, and the next life ends what this one began.
+After any crash, a kept ledger has all its entries, a dropped one is gone for ever, and one that was being dropped is
+either unchanged or gone as a whole. No acked entry is ever ABSENT. No row points into a missing log, and the next start
+finishes the work of this one.
 """
 
 import asyncio
@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 import pytest
 
-from tallybook.bookie.compaction import Compaction
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.gc.compaction import Compaction
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.sim.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
-from tallybook.sim.stage.left_disk import bookie_on, disk_after, logs_cut_short, pieces_cut, rows_without_logs
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, pieces_cut, rows_without_logs, truncated_logs
 
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB)
 FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
@@ -26,8 +27,8 @@ KEPT, RELEASED, DELETED = 1, 2, 3
 ENTRIES = 2
 PLENTY_BYTES = 1 << 30
 ROOM_FOR_ROWS_BYTES = 1 * KIB
-"""Enough for a tombstone in the index, and too little for a stretch of an entry log."""
-FATES = {RELEASED: Fate.RELEASED, DELETED: Fate.DELETED}
+"""Enough space for a tombstone in the index, and too little for a range of an entry log."""
+FATES = {RELEASED: LedgerDisposition.RELEASED, DELETED: LedgerDisposition.DELETED}
 
 
 class Acked(NamedTuple):
@@ -50,7 +51,7 @@ def filled() -> SimDisk:
 
 
 async def node_on(disk: SimDisk) -> DiskBookie:
-    return await bookie_on(disk, SETTINGS, fates=FATES)
+    return await bookie_on(disk, SETTINGS, dispositions=FATES)
 
 
 async def collect(disk: SimDisk, promises: Promises) -> None:
@@ -77,7 +78,7 @@ async def holds_or_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
     disk.capacity_bytes = PLENTY_BYTES
     node = await node_on(disk)
     await node.boot()
-    assert logs_cut_short(disk, node.bookie) == []
+    assert truncated_logs(disk, node.bookie) == []
     for ledger_id in (KEPT, RELEASED, DELETED):
         held = {await is_held(node, each.ledger_id, each.entry_id) for each in acked if each.ledger_id == ledger_id}
         assert len(held) == 1, f"a part of ledger {ledger_id} is gone"
@@ -88,7 +89,7 @@ async def holds_or_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
 
 
 async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
-    """Whether the entry is there; where it is not, there must be no such ledger."""
+    """Whether the entry is there; if not, its ledger must not exist."""
     try:
         answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
     except NoSuchLedger:
@@ -104,20 +105,20 @@ async def ends_what_was_begun(node: DiskBookie) -> None:
     assert await index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     for ledger_id in FATES:
         assert not await is_held(node, ledger_id, 0)
-        assert (await node.add(batch(ledger_id, 50), recovery=True)).code == NoSuchLedger.wire_code
+        assert (await node.add(batch(ledger_id, 50), kind=AddKind.RECOVERY)).code == NoSuchLedger.wire_code
     for entry_id in range(ENTRIES):
         assert await is_held(node, KEPT, entry_id)
     await node.stop()
     assert node.failures == []
 
 
-def test_a_ledger_that_is_dropped_is_there_or_gone_and_the_others_are_there_whatever_crash(crashes) -> None:
+def test_a_dropped_ledger_is_there_or_gone_and_the_others_are_there_after_any_crash(crashes) -> None:
     report = crashes(collect, holds_or_is_gone, options=FEW, doubles=30, disk=filled())
-    assert report.checked > 200
+    assert report.distinct > 200
 
 
 async def collect_while_a_checkpoint_waits_for_room(disk: SimDisk, promises: Promises) -> None:
-    """What is dropped leaves the checkpoint that has found no room for it; what is kept does not."""
+    """Dropped ledgers leave a checkpoint that had no space for them; kept ones do not."""
     node = await node_on(disk)
     await node.boot()
     for ledger_id in (KEPT, RELEASED):
@@ -139,10 +140,12 @@ async def collect_while_a_checkpoint_waits_for_room(disk: SimDisk, promises: Pro
     assert node.failures == []
 
 
-def test_e04_what_leaves_a_checkpoint_that_waits_for_room_is_gone_and_the_rest_is_there_whatever_crash(crashes) -> None:
+def test_e04_what_a_checkpoint_that_waits_for_space_drops_is_gone_and_the_rest_is_there_after_any_crash(
+    crashes,
+) -> None:
     work = collect_while_a_checkpoint_waits_for_room
     report = crashes(work, holds_or_is_gone, options=FEW, doubles=20, disk=filled())
-    assert report.checked > 200
+    assert report.distinct > 200
 
 
 def test_a_log_that_goes_before_its_rows_are_durably_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

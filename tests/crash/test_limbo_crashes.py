@@ -1,16 +1,18 @@
-"""Limbo, with the power lost at every disk operation: what may have been lost is UNKNOWN until repaired, never ABSENT.
+"""Limbo, with a power failure at every disk operation: possibly lost entries are UNKNOWN until repaired, never ABSENT.
 
-Twice: for a bookie whose journal came back damaged, and for one that takes the place of another on an empty directory.
+Tested twice: for a bookie whose journal is damaged after a boot, and for a replacement bookie on an empty directory.
 """
 
 import pytest
 
-from tallybook.bookie import boot as boot_module
-from tallybook.bookie.directories import replace_identity
-from tallybook.bookie.settled import Settled
+from tallybook.bookie.directories.layout import replace_identity
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.process import boot as boot_module
+from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import EntryAbsent, EntryUnknown, LedgerFenced
 from tallybook.core.limits import BLOCK_BYTES, KIB, SECTOR_BYTES
-from tallybook.runtime.deterministic import (
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.deterministic import (
     CrashFound,
     CrashOptions,
     Promises,
@@ -20,7 +22,6 @@ from tallybook.runtime.deterministic import (
     enumerate_crashes,
     run_seed,
 )
-from tallybook.runtime.rng import SeededRng
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 SETTINGS = tiny_settings()
@@ -50,7 +51,7 @@ def damaged() -> SimDisk:
 
 
 def records_of(disk: SimDisk) -> list[tuple[str, int]]:
-    """Where the blocks with records begin, in the order of their numbers."""
+    """Offsets of blocks with records, in the order of their numbers."""
     paths = [f"{ROOT}/journal/segment-{slot:04d}" for slot in range(SETTINGS.journal.segment_count)]
     found = [
         (int.from_bytes(data[at + 32 : at + 40], "little"), path, at)
@@ -78,13 +79,13 @@ async def repair(disk: SimDisk, promises: Promises) -> None:
     cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
     assert cookie is not None
     metadata = KnownMetadata(
-        cookies={"b1": cookie}, id_counter=BELOW, settled={REPAIRED: Settled(ENTRIES, closed=True)}
+        cookies={"b1": cookie}, id_counter=BELOW, confirmed_prefixes={REPAIRED: ConfirmedPrefix(ENTRIES, closed=True)}
     )
     node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
     await node.boot()
     promises.add("booted")
     for number in range(ENTRIES):
-        assert (await node.add(batch_of(number), recovery=True)).code == 0
+        assert (await node.add(batch_of(number), kind=AddKind.RECOVERY)).code == 0
     await node.bookie.end_limbo(REPAIRED)
     promises.add("repaired")
     await node.stop()
@@ -118,7 +119,7 @@ async def doubts(disk: SimDisk, promises: tuple[object, ...]) -> None:
 
 def test_j16_limbo_after_damage_in_the_journal_outlasts_every_crash_until_it_was_repaired(crashes) -> None:
     report = crashes(repair, doubts, options=FEW, doubles=60, disk=damaged())
-    assert report.checked > 150
+    assert report.distinct > 150
 
 
 async def replace(disk: SimDisk, promises: Promises) -> None:
@@ -160,11 +161,11 @@ async def knows_nothing_of_old_ledgers(disk: SimDisk, promises: tuple[object, ..
         await node.kill()
 
 
-def test_f09_a_bookie_in_the_place_of_another_knows_nothing_of_older_ledgers_whatever_crash_it_began_with(
+def test_f09_a_replacement_bookie_answers_unknown_for_older_ledgers_after_any_crash_at_its_start(
     crashes,
 ) -> None:
     report = crashes(replace, knows_nothing_of_old_ledgers, options=FEW, doubles=60)
-    assert report.checked > 100
+    assert report.distinct > 100
 
 
 def test_a_limbo_that_is_noted_only_in_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Power is lost at every disk operation of an object's upload into a directory."""
+"""Upload of an object into a directory, with a power failure at every disk operation."""
 
 import asyncio
 
@@ -8,8 +8,8 @@ from tallybook.archive.objects.directory_writes import DirectoryUpload
 from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
 from tallybook.archive.objects.open import open_store
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import CrashFound, SimDisk, enumerate_crashes
 from tallybook.runtime.rng import SystemRng
+from tallybook.sim.deterministic import CrashFound, SimDisk, enumerate_crashes
 
 OBJECTS = {"ledgers/1": b"a" * 5000, "ledgers/2": b"b" * 9000, "sets/1-2": b"c" * 100}
 
@@ -31,7 +31,7 @@ async def write_objects(disk, promises) -> None:
 
 
 async def found_objects(disk) -> dict[str, bytes]:
-    """What lies in the directory, by name."""
+    """The content of the directory, by name."""
     found = {}
     for folder in ("ledgers", "sets"):
         try:
@@ -57,7 +57,7 @@ def test_an_object_appears_whole_and_stays_once_it_is_finished():
 
 
 async def test_what_a_crash_leaves_behind_is_found_as_an_unfinished_upload_and_goes(tmp_path):
-    """In real directories, with what any power loss may leave in them, and a store that is opened then."""
+    """Real directories in every state after a power failure, and a store opened on them."""
     left: set[frozenset[tuple[str, bytes]]] = set()
 
     async def remember(disk, promises) -> None:

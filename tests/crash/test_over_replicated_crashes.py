@@ -1,23 +1,24 @@
-"""Dropping copies that nobody names any more, with the power lost at every disk operation.
+"""Dropping over-replicated copies, with a power failure at every disk operation.
 
-Whatever the crash: no writer is ever taken at a ledger of which a copy has gone, the neighbour has all its entries,
-what is left of the copies reads right, no row points into a log that is missing, the next life ends what this one
-began, and a repair brings copies back.
+After any crash, no writer is ever accepted for a ledger with a dropped copy, the neighbour has all its entries, the
+remaining copies are correct, no row points into a missing log, the next start finishes the work of this one, and a
+repair can restore copies.
 """
 
 from typing import NamedTuple
 
 import pytest
 
-from tallybook.bookie.fences import Fences
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.settled import Settled
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.write.fencing import LedgerFencing
+from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import EntryAbsent, LedgerFenced
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.sim.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
-from tallybook.sim.stage.left_disk import bookie_on, disk_after, logs_cut_short, pieces_cut, rows_without_logs
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, pieces_cut, rows_without_logs, truncated_logs
 
 DELAY_S = 20
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB, unnamed_delay_s=DELAY_S)
@@ -44,7 +45,12 @@ def filled() -> SimDisk:
 
 
 async def node_on(disk: SimDisk) -> DiskBookie:
-    return await bookie_on(disk, SETTINGS, fates={LEFT: Fate.UNNAMED}, settled={LEFT: Settled(ENTRIES, closed=True)})
+    return await bookie_on(
+        disk,
+        SETTINGS,
+        dispositions={LEFT: LedgerDisposition.UNNAMED},
+        confirmed_prefixes={LEFT: ConfirmedPrefix(ENTRIES, closed=True)},
+    )
 
 
 async def collect_what_is_left_for_long(node: DiskBookie) -> None:
@@ -83,7 +89,7 @@ async def nothing_is_taken_where_a_copy_is_gone(disk: SimDisk, promises: tuple[o
     acked = [*range(ENTRIES), *(promise.entry_id for promise in promises if isinstance(promise, Acked))]
     node = await node_on(disk)
     await node.boot()
-    assert logs_cut_short(disk, node.bookie) == []
+    assert truncated_logs(disk, node.bookie) == []
     assert all([await is_held(node, KEPT, entry_id) for entry_id in acked])
     left = [await is_held(node, LEFT, entry_id) for entry_id in acked]
     if not all(left) or Gone(LEFT) in promises:
@@ -98,23 +104,23 @@ async def ends_what_was_begun(node: DiskBookie) -> None:
     assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     assert (await node.add(batch(LEFT, 50))).code == LedgerFenced.wire_code
     for entry_id in range(ENTRIES):
-        assert (await node.add(batch(LEFT, entry_id), repair=True)).code == 0
+        assert (await node.add(batch(LEFT, entry_id), kind=AddKind.REPAIR)).code == 0
         assert await is_held(node, LEFT, entry_id)
         assert await is_held(node, KEPT, entry_id)
     await node.stop()
     assert node.failures == []
 
 
-def test_no_writer_is_taken_where_copies_went_whatever_crash(crashes) -> None:
+def test_no_writer_is_accepted_for_ledgers_with_dropped_copies_after_any_crash(crashes) -> None:
     report = crashes(collect, nothing_is_taken_where_a_copy_is_gone, options=FEW, doubles=30, disk=filled())
-    assert report.checked > 200
+    assert report.distinct > 200
 
 
 def test_a_fence_that_is_not_durable_before_the_copies_go_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def in_memory(self: Fences, ledger_id: int) -> None:
+    async def in_memory(self: LedgerFencing, ledger_id: int) -> None:
         async with self._table.using(ledger_id) as ledger:
             ledger.set_fenced()
 
-    monkeypatch.setattr(Fences, "fence_unasked", in_memory)
+    monkeypatch.setattr(LedgerFencing, "fence_closed", in_memory)
     with pytest.raises(CrashFound, match="crash states fail"):
         enumerate_crashes(collect, nothing_is_taken_where_a_copy_is_gone, disk=filled(), options=FEW, max_failures=1)

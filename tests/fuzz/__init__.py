@@ -1,1 +1,1 @@
-"""Fuzzing of all decoders: targets, inputs that are kept, and the search for more. docs/fuzzing.md has more."""
+"""Fuzzing of all decoders: targets, kept inputs, and the search for new ones. See docs/project/fuzzing.md."""

@@ -1,4 +1,4 @@
-"""Fuzz the decoders of the product: ``make fuzz`` or, at the root, ``python -m tests.fuzz``. docs/fuzzing.md has more.
+"""Fuzz the decoders of the product: ``make fuzz``, or ``python -m tests.fuzz`` at the root (docs/project/fuzzing.md).
 
     run TARGET... --seconds N    search; every target, if none is named
     keep TARGET...               put what is worth it into tests/fuzz/inputs, and what broke something into found
@@ -28,21 +28,21 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "out" / "fuzz"
 
 HANG_SECONDS = 20
-"""What one input may take. The slowest machine that tests run on is not a fast one."""
+"""The time limit for one input, generous for slow machines."""
 MEMORY_MIB = 2_048
-"""What the process may take: what the libraries take, and several times what a single input may."""
+"""The memory limit of the process: that of the libraries, and several times the limit of a single input."""
 LONGEST_BYTES = 16_384
 START_SECONDS = 600
-"""Of a run, besides the search: to load all modules, and to go through the inputs that there are."""
+"""Time of a run besides the search: to import all modules, and to run the existing inputs."""
 
-UNWATCHED = ["tallybook.stream.columnar"]
-"""Modules that compare arrays at every input: Atheris 3.0 keeps what comes of a comparison that it watches."""
+UNWATCHED = ["tallybook.stream.records.columnar"]
+"""Modules that compare arrays at every input: Atheris 3.0 keeps the result of every traced comparison."""
 
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units: (\d+)")
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the given subcommand."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", choices=["run", "keep", "check", "list", "search"])
     parser.add_argument("targets", nargs="*", metavar="TARGET")
@@ -65,8 +65,8 @@ def main() -> int:
 
 
 def run(name: str, seconds: int) -> int:
-    """Search in a process of its own, since the fuzzer ends the one that it is in; 1 if something was found."""
-    from .kept import kept_inputs  # noqa: PLC0415
+    """Search in a separate process, since the fuzzer ends its own; return 1 if something was found."""
+    from .corpus import kept_inputs  # noqa: PLC0415
     from .targets import TARGETS  # noqa: PLC0415
 
     target, corpus, findings = TARGETS[name], WORK / name / "corpus", WORK / name / "findings"
@@ -94,7 +94,7 @@ def run(name: str, seconds: int) -> int:
 
 
 def search(name: str, seconds: int) -> int:
-    """Let the fuzzer run in this process, over product code that tells it which branches are taken."""
+    """Let the fuzzer run in this process, over product code that is instrumented for branch coverage."""
     import atheris  # noqa: PLC0415 (not a requirement of the tests)
 
     with atheris.instrument_imports(include=["tallybook"], exclude=UNWATCHED):
@@ -111,7 +111,7 @@ def search(name: str, seconds: int) -> int:
         f"-artifact_prefix={home / 'findings'}/",
         "-print_final_stats=1",
     ]
-    # Files that a decoder is given lie in memory where the system has such a place.
+    # Files for decoders are in memory if the system has a file system for that.
     tempfile.tempdir = "/dev/shm" if Path("/dev/shm").is_dir() else None
     atheris.Setup([name, str(home / "corpus"), *options], noting(target.run_any, home / "findings"))
     atheris.Fuzz()
@@ -123,7 +123,7 @@ def _escaped(word: bytes) -> str:
 
 
 def noting(run_any: Callable[[bytes], None], findings: Path) -> Callable[[bytes], None]:
-    """Like ``run_any``, but what is raised is written down, once for each place that raises it; the search goes on."""
+    """Like ``run_any``, but record each exception, once per place that raises it, and go on."""
     seen: set[str] = set()
 
     def run_and_note(found: bytes) -> None:
@@ -144,9 +144,9 @@ def noting(run_any: Callable[[bytes], None], findings: Path) -> Callable[[bytes]
 
 
 def keep(name: str) -> int:
-    """Put into the repository what a run has found; what breaks still goes to what is run first from now on."""
-    from .choosing import chosen  # noqa: PLC0415
-    from .kept import FOUND, INPUTS, add, kept_inputs, read, write  # noqa: PLC0415
+    """Store the results of a run in the repository; inputs that break something are run first from now on."""
+    from .corpus import FOUND, INPUTS, add, kept_inputs, read, write  # noqa: PLC0415
+    from .selection import chosen  # noqa: PLC0415
     from .targets import TARGETS  # noqa: PLC0415
 
     target, home = TARGETS[name], WORK / name
@@ -165,15 +165,15 @@ def keep(name: str) -> int:
 
 
 def check(name: str) -> int:
-    """Run every input that is kept."""
-    from .kept import kept_inputs  # noqa: PLC0415
+    """Run every kept input."""
+    from .corpus import kept_inputs  # noqa: PLC0415
     from .targets import TARGETS  # noqa: PLC0415
 
     target, failed, started = TARGETS[name], 0, time.monotonic()
     for count, (decoder, data) in enumerate(kept_inputs(target), 1):
         try:
             target.run(decoder, data)
-        except Exception as error:  # noqa: BLE001 (all of them are told)
+        except Exception as error:  # noqa: BLE001 (all are reported)
             failed += 1
             print(f"{name}, input {count}, {decoder}: {error!r:.300}: {data[:100]!r}")
     print(f"{name}: {time.monotonic() - started:.1f} s, {failed} inputs fail")

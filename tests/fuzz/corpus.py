@@ -1,9 +1,9 @@
-"""Inputs that are kept in the repository: one file a target, one input a line.
+"""Fuzz inputs kept in the repository: one file per target, one input per line.
 
     NAME BASE64     a decoder of the target, and the input
 
-``inputs/TARGET.txt`` has what a fuzzer has found to be worth keeping, and is written anew by ``keep``.
-``found/TARGET.txt`` has what once broke something, and is only ever added to.
+``inputs/TARGET.txt`` has inputs selected from a fuzzer's corpus, and is rewritten by ``keep``. ``found/TARGET.txt`` has
+inputs that once broke something, and only grows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Input = tuple[str, bytes]
 
 
 def kept_inputs(target: Target) -> Iterator[Input]:
-    """All inputs of a target: what its encoders make, what was found worth keeping, and what once broke something."""
+    """All inputs of a target: those of its encoders, those kept, and those that once broke something."""
     for name, decoder in target.decoders.items():
         for data in decoder.seeds():
             yield name, data
@@ -31,7 +31,7 @@ def kept_inputs(target: Target) -> Iterator[Input]:
 
 
 def read(file: Path) -> list[Input]:
-    """The inputs in a file; none where there is no file."""
+    """The inputs in a file; none if the file does not exist."""
     if not file.exists():
         return []
     lines = (line.split(" ") for line in file.read_text().splitlines())
@@ -39,7 +39,7 @@ def read(file: Path) -> list[Input]:
 
 
 def write(file: Path, inputs: Iterable[Input]) -> None:
-    """Make a file of inputs."""
+    """Write a file of inputs."""
     lines = sorted({f"{name} {base64.b64encode(data).decode()}" for name, data in inputs})
     file.parent.mkdir(exist_ok=True)
     file.write_text("".join(f"{line}\n" for line in lines))

@@ -1,11 +1,10 @@
-"""What a fuzz target is: decoders that belong together, each with inputs that its encoder has made.
+"""Fuzz targets: decoders that belong together, each with inputs made by its encoder.
 
-A check takes any bytes, hands them to a decoder, and returns. It lets pass what the decoder's docstring promises for
-bytes that are not its own (``attempt``), and looks closer at what was decoded: most often it has to encode to something
-that decodes to the same. Whatever else is raised is a finding, and so is an input that takes much memory.
+A check takes any bytes, passes them to a decoder, and returns. It permits the errors that the decoder's docstring
+documents for foreign bytes (``attempt``), and examines what was decoded: most often it has to encode to something that
+decodes to the same. Any other exception is a finding, and so is an input that takes much memory.
 
-One and the same function is run by a fuzzer (``__main__``) and by pytest, over all inputs that are kept
-(``test_kept_inputs.py``).
+The same function is run by a fuzzer (``__main__``) and by pytest, over all kept inputs (``test_kept_inputs.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Finding(Exception):
-    """A decoder did what it must not do."""
+    """A decoder violated its contract."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Decoder:
     """One decoder, or a few that read the same bytes.
 
     Args:
-        covers: functions of the product that it reaches with bytes of anybody, as ``folder/file.py:function``.
+        covers: functions of the product that it reaches with untrusted bytes, as ``folder/file.py:function``.
         seeds: inputs to begin with.
     """
 
@@ -68,11 +67,11 @@ class Target:
         return add
 
     def input_of(self, name: str, data: bytes) -> bytes:
-        """What a fuzzer is to find in place of ``data`` for one of the decoders."""
+        """The fuzzer input that stands for ``data`` of one of the decoders."""
         return bytes([list(self.decoders).index(name)]) + data
 
     def taken_apart(self, found: bytes) -> tuple[str, bytes]:
-        """The other way round, for any bytes."""
+        """The inverse of ``input_of``, for any bytes."""
         number = found[0] if found else 0
         return list(self.decoders)[number % len(self.decoders)], found[1:]
 
@@ -80,7 +79,7 @@ class Target:
         """Check one input.
 
         Raises:
-            Finding: it took too much memory; and whatever else the check finds.
+            Finding: it took too much memory; and all other findings of the check.
         """
         before = _peak_bytes()
         self.decoders[name].check(data)
@@ -89,7 +88,7 @@ class Target:
             raise Finding(f"{name}: {len(data)} bytes made the process grow by {grown >> 20} MiB")
 
     def run_any(self, found: bytes) -> None:
-        """Check one input as a fuzzer makes it."""
+        """Check one input of the fuzzer."""
         self.run(*self.taken_apart(found))
 
 
@@ -98,7 +97,7 @@ def _peak_bytes() -> int:
 
 
 class Refused:
-    """Stands for what was not decoded."""
+    """The result of a refused decoding."""
 
 
 REFUSED = Refused()
@@ -107,9 +106,9 @@ REFUSED = Refused()
 def attempt(
     promised: type[Exception] | tuple[type[Exception], ...], call: Callable[..., T], *given: Any
 ) -> T | Refused:
-    """What ``call`` returns, or ``REFUSED`` where it raises what it promises to raise.
+    """Return the result of ``call``, or ``REFUSED`` if it raises a documented error.
 
-    Whatever has a format may always say that it is of a newer one.
+    A decoder of a versioned format may always report a newer version.
     """
     try:
         return call(*given)
@@ -120,13 +119,13 @@ def attempt(
 
 
 def same(one: object, other: object, what: str) -> None:
-    """Hold what comes back after an encoding and a decoding against what went in."""
+    """Compare a value with the result of encoding and decoding it."""
     if one != other:
         raise Finding(f"{what}: {one!r:.500} became {other!r:.500}")
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing but what is there."""
+    """The result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Inputs that get further than chance would bring them: with right checksums, and with values that JSON may have."""
+"""Mutations that random ones would hardly hit: correct checksums, and values that are valid in JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from crc32c import crc32c
 CRC = struct.Struct("<I")
 
 DEEP = 2_000
-"""Lists in lists, more than Python can go down into."""
+"""A nesting depth of lists beyond Python's recursion limit."""
 
 STRANGE_VALUES = (
     "null", "true", "0", "-1", "1.5", "1e999", "-Infinity", "NaN", str(2**63), str(-(2**63)), str(2**64), "9" * 5000,
     '""', '"x"', '"\\ud800"', '"\\u0000"', '"a/b"', "[]", "[1]", "[[]]", '["x"]', "[[1,2,3,4,5,6,7]]", "[1e999]", "{}",
     '{"x":1}', "[" * DEEP + "]" * DEEP, "[" * 900 + "]" * 900,
 )  # fmt: skip
-"""What may stand where something else is expected."""
+"""JSON values of unexpected types or sizes."""
 
 JSON_WORDS = (
     *(
@@ -28,11 +28,11 @@ JSON_WORDS = (
     ),
     b"Infinity", b"1e999", b"NaN", b"null", b"true", b"[[", b"{}", b"\\ud800", b"9223372036854775808", b"-1",
 )  # fmt: skip
-"""What an editor of JSON would put in."""
+"""Words for the dictionary of the fuzzer."""
 
 
 def with_crc(data: bytes, at: int, *covered: tuple[int, int | None]) -> bytes:
-    """``data`` with the CRC-32C of some stretches of it at ``at``; as it is, where it is too short."""
+    """``data`` with the CRC-32C of some ranges of it at ``at``; unchanged if it is too short."""
     if len(data) < at + CRC.size:
         return data
     crc = 0
@@ -42,7 +42,7 @@ def with_crc(data: bytes, at: int, *covered: tuple[int, int | None]) -> bytes:
 
 
 def spoiled(*records: bytes) -> Iterator[bytes]:
-    """JSON records, and each of them with a strange value in the place of each value in turn, and without it."""
+    """JSON records, and variants with an unexpected value for each field in turn, or without the field."""
     yield b"[" * DEEP
     yield b'{"a":' * DEEP
     yield b"\xff"

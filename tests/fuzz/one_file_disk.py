@@ -1,10 +1,10 @@
-"""A disk with a single file, for decoders that read files themselves. Nothing on it ever waits."""
+"""A disk with a single file, for decoders that read files themselves. Its calls never wait."""
 
 from __future__ import annotations
 
 
 class OneFile:
-    """Disk and file in one."""
+    """A disk and its file in one object."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self.path = path

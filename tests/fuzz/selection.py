@@ -1,4 +1,4 @@
-"""Which of many inputs are worth keeping: those that reach what no smaller one does."""
+"""Selection of inputs worth keeping: those that reach code that no smaller input reaches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from .corpus import Input
 from .harness import Target
-from .kept import Input
 
 ROOT = Path(__file__).resolve().parents[2]
 _OURS = str(ROOT) + "/"
 _NOT_OURS = (f"{_OURS}tests/", f"{_OURS}.venv/")
 
 Step = tuple[CodeType, int, int, int]
-"""From one line of a function to another, and about how often: by the number of bits of the count."""
+"""A jump between two lines of a function, with the bit length of its count."""
 
 MOST_BYTES = 4_096
-"""Of an input that is kept."""
+"""The maximum size of a kept input."""
 
 
 def chosen(target: Target, known: Iterable[Input], candidates: Iterable[Input]) -> list[Input]:
@@ -40,7 +40,7 @@ def chosen(target: Target, known: Iterable[Input], candidates: Iterable[Input]) 
 
 
 def steps(target: Target, name: str, data: bytes) -> set[Step]:
-    """All steps of product code that an input makes."""
+    """All branch steps in product code for an input."""
     made: Counter[tuple[CodeType, int, int]] = Counter()
     before: dict[int, int] = {}
 

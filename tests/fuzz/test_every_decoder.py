@@ -1,7 +1,7 @@
-"""Every function that takes bytes or text of anybody apart is reached by a fuzz target, or is excused with a reason.
+"""Every function that decodes untrusted bytes or text is reached by a fuzz target, or is excused with a reason.
 
-Such functions are known by what they call (``struct``, ``json``, messages of protobuf, ...) and by their names. A new
-one is to be put into ``covers`` of the decoder that reaches it, or into ``EXCUSED`` below.
+Such functions are recognized by their calls (``struct``, ``json``, protobuf messages, ...) and by their names. Add a
+new one to ``covers`` of the decoder that reaches it, or to ``EXCUSED`` below.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .targets import TARGETS
 ROOT = Path(__file__).resolve().parents[2]
 
 FOLDERS = (
-    "core", "runtime", "metadata", "archive", "bookie", "client", "offload", "repair", "stream", "spark", "gateway",
-    "cli",
+    "core", "runtime", "wire", "metadata", "archive", "bookie", "client", "offload", "repair", "stream", "spark",
+    "gateway", "cli",
 )  # fmt: skip
-ELSEWHERE = ("runtime/deterministic/*", "cli/demo*.py")
-"""Equipment of tests, and a play whose processes speak to each other."""
+ELSEWHERE = ("sim/*", "bench/*", "cli/demo/*")
+"""Test equipment, and a scripted run whose processes exchange messages."""
 
 METHODS = frozenset({
     "unpack", "unpack_from", "iter_unpack", "from_bytes", "frombuffer", "frombytes", "fromhex", "b64decode",
@@ -30,21 +30,21 @@ METHODS = frozenset({
     "validate_python", "fromisoformat", "decompress", "ParquetFile", "open_stream", "schemaless_reader",
 })  # fmt: skip
 PLAIN = frozenset({"urlsplit", "unquote", "pq.read_metadata"})
-"""Names of what takes something apart: methods of whatever it is, and functions."""
+"""Names of decoding calls: methods of any object, and functions."""
 
 NAMES = re.compile(r"_*(?:decode|parse)(?:_\w+|d)?|from_(?:bytes|json|text|wire|environment|file)|of_json")
 
 EXCUSED = {
-    "cli/invocation.py:CheckedCommand.parse_args": "Click's own parser takes the words apart; this keeps them",
+    "cli/checked_command.py:CheckedCommand.parse_args": "Click's own parser takes the words apart; this keeps them",
     "runtime/security/authority.py:Authority._keys": "what the authority has written for itself",
-    "bookie/storage/index_memory.py:_decode_changes": "of the index that stands in for RocksDB in simulations",
-    "bookie/storage/index_memory.py:_decode_record": "of the index that stands in for RocksDB in simulations",
-    "cli/local_gateway.py:served_by": "the line by which a server of our own says that it is ready",
-    "runtime/grpc_about.py:_service_asked": "one message of gRPC's own, which protobuf takes apart",
-    "runtime/grpc_about.py:_Reflection._questions": "the same",
-    "runtime/grpc_connections.py:peer_of": "what gRPC itself says of a connection",
+    "cli/local/gateway.py:run_server": "the line by which a server of our own says that it is ready",
+    "runtime/grpc/health_and_reflection.py:_service_asked": "one message of gRPC's own, which protobuf takes apart",
+    "runtime/grpc/health_and_reflection.py:_Reflection._questions": "the same",
+    "runtime/grpc/connection_watch.py:peer_of": "what gRPC itself says of a connection",
+    "runtime/metrics/registry.py:_build": "what pip wrote about this installation",
+    "stream/namespaces.py:Namespaces.set": "a size that a person gives",
     "runtime/rng.py:SeededRng.__init__": "a hash of the seed",
-    "spark/payloads.py:Parser.parse": "says what its kinds do, each of which is fuzzed",
+    "spark/payloads/payloads.py:Parser.parse": "says what its kinds do, each of which is fuzzed",
     "spark/pipelines/compact.py:compact": "what a driver tells its own executors",
     "spark/pipelines/compact.py:_moved": "what a driver tells its own executors",
     "spark/pipelines/verify.py:_from_json": "what a driver tells its own executors",
@@ -53,7 +53,7 @@ EXCUSED = {
 
 
 def is_decoder(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function is called like one that takes something apart, or calls one; functions in it aside."""
+    """Whether a function is named like a decoder, or calls one; nested functions are ignored."""
     if NAMES.fullmatch(function.name):
         return True
     for node in own_nodes(function):
@@ -66,7 +66,7 @@ def is_decoder(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """What a function is made of, without the functions in it."""
+    """The nodes of a function without nested functions."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
@@ -85,7 +85,7 @@ def functions(tree: ast.AST, before: str = "") -> Iterator[tuple[str, ast.Functi
 
 
 def all_functions() -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Those of the product, as targets name them."""
+    """All functions of the product, by the names that targets use."""
     found = {}
     for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -128,6 +128,6 @@ def test_a_decoder_is_known_by_its_name_or_by_what_it_calls(source: str, found: 
 
 
 def test_the_page_says_what_each_target_is_about():
-    page = (ROOT / "docs" / "fuzzing.md").read_text()
-    first_table = page.partition("| target | what |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "project" / "fuzzing.md").read_text()
+    first_table = page.partition("| target | inputs |")[2].partition("\n\n")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", first_table, re.MULTILINE)) == sorted(TARGETS)

@@ -1,4 +1,4 @@
-"""The equipment of fuzzing: what is wrong is found, told once, and kept; what is promised passes."""
+"""The fuzz harness: findings are detected, reported once, and kept; documented errors pass."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tallybook.stream.position import Position
 
 from . import harness
 from .__main__ import noting
-from .choosing import chosen, steps
+from .corpus import add, read, write
 from .harness import MOST_MEMORY_BYTES, REFUSED, Finding, Target, attempt, finished, same
-from .kept import add, read, write
-from .mending import DEEP, spoiled, with_crc
+from .mutations import DEEP, spoiled, with_crc
+from .selection import chosen, steps
 
 A_POSITION = b"3-1842-7@5f0c9a21"
 
@@ -77,7 +77,7 @@ def test_a_decoder_that_waits_is_a_finding():
     asyncio.run(looked_at())
 
 
-def test_a_search_goes_on_behind_a_finding_and_tells_each_once(tmp_path: Path):
+def test_a_search_goes_on_after_a_finding_and_reports_each_once(tmp_path: Path):
     target = a_target()
     run = noting(target.run_any, tmp_path)
     for data in (b"fine", b"boom1", b"boom2"):

@@ -1,15 +1,15 @@
-"""Every input that is kept, for every decoder: nothing but what is promised comes of it."""
+"""All kept fuzz inputs, for every decoder: only documented errors occur."""
 
 from __future__ import annotations
 
 import pytest
 
-from .choosing import MOST_BYTES
-from .kept import FOUND, INPUTS, kept_inputs, read
+from .corpus import FOUND, INPUTS, kept_inputs, read
+from .selection import MOST_BYTES
 from .targets import TARGETS
 
 MOST_REPOSITORY_BYTES = 2_000_000
-"""Of all inputs together, as they stand in the repository."""
+"""The maximum size of all inputs in the repository."""
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -1,4 +1,4 @@
-"""Real processes for tests (the command line, clusters started by ``tallybook up``), and servers told what to say."""
+"""Real processes for tests (commands, clusters started by ``tallybook up``), and servers with scripted answers."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ SCREENSHOTS = os.environ.get("TALLYBOOK_SCREENSHOTS", "")
 
 @dataclass
 class Result:
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: bytes
@@ -116,7 +116,7 @@ _forkers: list[Forker] = []
 
 @pytest.fixture(scope="session")
 def forker() -> Iterator[None]:
-    """What ``tallybook`` runs commands with."""
+    """The process from which ``tallybook`` forks commands."""
     _forkers.append(Forker())
     yield
     _forkers.pop().close()
@@ -148,7 +148,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = PATIENC
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is not yet collected does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -183,7 +183,7 @@ class Up:
         return asyncio.run(work())
 
     def confirmed(self, ledger: int) -> int:
-        """How many entries of a ledger readers see."""
+        """The number of entries of a ledger that readers see."""
 
         async def work() -> int:
             async with Client(self.metadata) as client:
@@ -192,7 +192,7 @@ class Up:
         return asyncio.run(work())
 
     def run_file(self, number: int) -> dict[str, Any]:
-        """What a bookie says of itself."""
+        """The state reported by a bookie."""
         return json.loads((self.data / f"bookie-{number}" / "run.json").read_text())
 
     def stop(self, number: int = signal.SIGINT) -> int:
@@ -231,7 +231,7 @@ def cluster(forker: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class Cli:
-    """What tests of the command line use; the functions above, since test files cannot import each other."""
+    """Helpers for tests of the command line: the functions above, since test files cannot import each other."""
 
     run = staticmethod(tallybook)
     start = staticmethod(start)
@@ -255,13 +255,13 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 BLOCKED = """
 import asyncio, time
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.watched import watchable
+from tallybook.runtime.http.health_server import serve_health
 
 async def main():
     tasks = Tasks("blocked", print)
-    async with watchable(Metrics(), "127.0.0.1:0", "", RealClock(), tasks) as address:
+    async with serve_health(Metrics(), "127.0.0.1:0", "", RealClock(), tasks) as address:
         print(address, flush=True)
         while True:
             until = time.monotonic() + 0.2
@@ -303,9 +303,9 @@ def chromium(forker: None) -> Iterator[Any]:
 
 @pytest.fixture
 def plain_place() -> Iterator[Path]:
-    """A place for what is seen in pictures, with an archive: its name tells nothing of a test."""
+    """A directory for screenshots, with an archive: its name must not look like that of a test."""
     place = Path(tempfile.gettempdir()) / "tallybook"
-    # All of it is removed in the end, so it must not be somebody else's.
+    # All of it is removed in the end, so it must not exist before.
     place.mkdir()
     place.joinpath("archive").mkdir()
     yield place
@@ -314,7 +314,7 @@ def plain_place() -> Iterator[Path]:
 
 @pytest.fixture
 def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """``browse(url)``: a page that knows of no other, and all that it asked for and complained of."""
+    """``browse(url)``: a page of a new browser session, with the list of its requests and errors."""
     with contextlib.ExitStack() as undo:
 
         def opened(url: str, until: str = "#live.live", **options: object) -> Any:
@@ -377,7 +377,9 @@ def start_bookie() -> Callable[..., ForkedBookie]:
     """Begin the life of a bookie: data directory, id and metadata store are to be given; settings may be."""
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tallybook.bookie.server", "tallybook.cli.app", "tallybook.metadata.sqlite.client"])
+    context.set_forkserver_preload(
+        ["tallybook.bookie.process.server", "tallybook.cli.app", "tallybook.metadata.sqlite.client"]
+    )
     warm = context.Process(target=os.getpid)
     warm.start()
     warm.join()
@@ -386,7 +388,7 @@ def start_bookie() -> Callable[..., ForkedBookie]:
 
 @dataclass
 class ToldServer:
-    """Gives the answers it was told, in their order, one for each connection; ``b""`` hangs up."""
+    """Gives the scripted answers in their order, one per connection; ``b""`` closes it."""
 
     endpoint: str
     answers: list[bytes]

@@ -1,4 +1,4 @@
-"""Consoles of clusters for tests, in the test itself or with a page, and clusters in which something goes on."""
+"""Consoles of clusters for tests, in the test process or with a page, and clusters with activity."""
 
 import asyncio
 import json
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from tallybook.client.client import Client
-from tallybook.core.config import ConsoleSettings
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
+from tallybook.core.settings import ConsoleSettings
 from tallybook.gateway.console.server import serving
 
 DEADLINE_SECONDS = 60
 
 
 class Console:
-    """A console, and how to ask it."""
+    """A console, with requests to it."""
 
     def __init__(self, address: str, client: Client, context: ssl.SSLContext | None = None) -> None:
         self.address = address
@@ -43,7 +43,7 @@ class Console:
         return int(answer.split(b" ", 2)[1]), json.loads(raw) if raw.startswith(b"{") else raw
 
     async def get(self, path: str) -> Any:
-        """What a GET that must succeed says."""
+        """The body of a GET that must succeed."""
         status, found = await self("GET", f"/api/v1/{path}")
         assert status == 200, found
         return found
@@ -90,19 +90,19 @@ def running(cli, *words: object, log: Path) -> Iterator[None]:
 
 
 async def eventually(ask: Console, path: str, fits: Callable[[Any], object]) -> Any:
-    """What a GET says as soon as it fits."""
+    """The body of a GET as soon as it fits."""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not fits(found := await ask.get(path)):  # noqa: ASYNC110 (nothing tells of it)
+        while not fits(found := await ask.get(path)):  # noqa: ASYNC110 (no notification)
             await asyncio.sleep(0.1)
     return found
 
 
 def rows(page, label: str):
-    """Of a table of a page."""
+    """The rows of a table of a page."""
     return page.locator(f"[aria-label='{label}'] tbody tr")
 
 
-# --- what goes on in a cluster ----------------------------------------------------------------------------------------
+# --- activity in a cluster --------------------------------------------------------------------------------------------
 
 LINES = b"".join(b"line %040d\n" % number for number in range(1_000))
 PAYLOAD_BYTES = len(LINES) - LINES.count(b"\n")
@@ -118,7 +118,7 @@ def closed_ledger(up, ensemble: int = 1, times: int = 1) -> int:
 
 
 def archiving(cli, metadata: str, bucket: Path, log: Path):
-    """An offloader, as long as the block lasts: whatever is closed is to be archived at once, in this directory."""
+    """An offloader, as long as the block lasts: closed ledgers are archived at once, in this directory."""
     bucket.mkdir()
     at_once = {"max_set_wait_s": 0, "deletion_lag_s": 0, "interval_s": 1, "retry_s": 1}
     words = ["offload", "run", "--metadata", metadata, "--archive", f"file://{bucket}", *_settings(at_once)]

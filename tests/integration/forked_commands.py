@@ -1,8 +1,8 @@
 """Runs commands for conftest.py, each in a fork of one process that has loaded all of them.
 
-Starting Python and loading a command costs more than most commands do. A fork is a process of its own all the same:
+Starting Python and importing a command takes longer than most commands themselves. A fork is still a separate process,
 with its own descriptors, signals and exit code. Standard input is a socket: each message in is a command with its
-descriptors, the answers are the process id and, later, the exit code.
+descriptors; the answers are the process id and, later, the exit code.
 """
 
 import importlib
@@ -21,7 +21,12 @@ def main() -> None:
     program.prepare()
     for module in importlib.import_module("tallybook.cli.app").COMMANDS.values():
         importlib.import_module(module)
-    for module in ("bookie.server", "bookie.directories", "client.world", "metadata.sqlite.client"):
+    for module in (
+        "bookie.process.server",
+        "bookie.directories.layout",
+        "client.environment",
+        "metadata.sqlite.client",
+    ):
         importlib.import_module(f"tallybook.{module}")
     with socket.socket(fileno=os.dup(0)) as channel:
         while request := socket.recv_fds(channel, MAX_REQUEST_BYTES, 3):

@@ -1,4 +1,4 @@
-"""What ends calls over gRPC that are refused, how they are begun, and how long a test of such calls may take."""
+"""Status codes of refused gRPC calls, how such calls are started, and the time limit for tests of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from tallybook.runtime.grpc_calls import DETAILS_KEY
+from tallybook.runtime.grpc.call_server import DETAILS_KEY
 
 DEADLINE_SECONDS: Final = 30
 
@@ -18,19 +18,19 @@ EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE: Final = grpc.StatusCode.DEADLINE_EXCEEDED
 
 CUT_OFF: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
-"""What a client is told that writes as its server dies: in Python, gRPC may tell it of its write instead (INTERNAL)."""
+"""Codes for a client that writes as its server dies: in Python, gRPC may report the failed write instead (INTERNAL)."""
 
 
 async def begun(call: Callable[[], Any], message: Any, *, alone: bool = False) -> Any:
     """A call that has said ``message``; ``alone``: and says nothing more.
 
-    Where the server refuses it before the client has written, gRPC may tell the client of the write (INTERNAL) instead
-    of the refusal, without details. Such a call is made again.
+    If the server refuses it before the client has written, gRPC may report the failed write (INTERNAL) instead
+    of the refusal, without details. Such a call is retried.
 
     Raises:
         grpc.aio.AioRpcError: it was refused.
     """
-    while True:  # each attempt was refused; whoever calls has a deadline
+    while True:  # each attempt was refused; the caller has a deadline
         made = call()
         try:
             await made.write(message)

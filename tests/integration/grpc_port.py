@@ -1,4 +1,4 @@
-"""A bookie on a real gRPC port, and what is said to it byte by byte."""
+"""A bookie on a real gRPC port, and raw bytes sent to it."""
 
 import asyncio
 import contextlib
@@ -15,23 +15,22 @@ import grpc
 import grpc.aio
 import pytest
 
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.verifiers import LedgerFacts
-from tallybook.client.bookie_rpc import open_bookie
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.rpc.service import BookieService
+from tallybook.client.connection.connection import open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings
 from tallybook.core.limits import KIB, MIB
-from tallybook.runtime import grpc_messages as wire
+from tallybook.core.settings import AdmissionSettings, BookieSettings, ClientSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.grpc_options import SERVICE
-from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.disk_bookie import KnownMetadata
-from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.real_bookie import real_bookie
+from tallybook.wire import messages as wire
+from tallybook.wire.bookie_transport import SERVICE, bookie_transport
+from tallybook.wire.lanes import Lane
 
 DEADLINE_SECONDS = 30
 
@@ -44,7 +43,7 @@ MOST_GROWTH_BYTES = 96 * MIB
 
 
 class Library(MemoryBookie):
-    """A bookie whose every batch read gives 2 MiB, freshly made, and counts them."""
+    """A bookie whose batch reads give 2 MiB each, newly allocated, and which counts them."""
 
     reads = 0
 
@@ -74,15 +73,15 @@ class Port:
         return reader, writer
 
     def channel(self, *options: tuple[str, object]) -> grpc.aio.Channel:
-        """A gRPC channel of somebody who keeps to no limits."""
+        """A gRPC channel of a client that keeps to no limits."""
         limits = (("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 1 << 24))
         return grpc.aio.insecure_channel(self.address, options=(*limits, *options))
 
     async def works(self) -> None:
         """A well-behaved client comes, adds, reads and leaves."""
         connection = await open_bookie(
-            GrpcTransport(), self.address, bookie_id="b1", expected=None, settings=ClientSettings(), tasks=self.tasks,
-            cluster_id="cluster", load=ClientLoad(RealClock()),
+            bookie_transport(), self.address, bookie_id="b1", expected=None, settings=ClientSettings(),
+            tasks=self.tasks, cluster_id="cluster", load=ClientLoad(RealClock()),
         )  # fmt: skip
         answered = asyncio.get_running_loop().create_future()
         connection.add(batch(0), b"", answered.set_result)
@@ -126,7 +125,7 @@ async def listening(bookie: Any, tasks: Tasks, admission: AdmissionSettings, con
     """A port, checked for its health at the end, and for growth."""
     settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
     service = BookieService(bookie, settings, RealClock(), tasks, "cluster", pytest.fail)
-    transport = GrpcTransport(max_streams=admission.max_streams, max_connections=connections)
+    transport = bookie_transport(max_streams=admission.max_streams, max_connections=connections)
     listener = await transport.listen("127.0.0.1:0", service.accept)
     port = Port(bookie, service, listener.address, tasks)
     try:
@@ -135,8 +134,8 @@ async def listening(bookie: Any, tasks: Tasks, admission: AdmissionSettings, con
         yield port
         await port.works()
         async with asyncio.timeout(SETTLING_SECONDS):
-            # This process is the client, too, and what it sent is let go by threads of gRPC, a moment later; what they
-            # let go stays with the allocator of the C library until it is asked to give it back.
+            # This process is the client, too. Threads of gRPC free the bytes it sent a moment later, and freed memory
+            # stays with the allocator of the C library until it is trimmed.
             while resident_bytes() - before >= MOST_GROWTH_BYTES:
                 gc.collect()
                 ctypes.CDLL(None).malloc_trim(0)
@@ -200,7 +199,7 @@ async def soon(work: Awaitable[Any]) -> Any:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What the server says until it closes the connection, or has said nothing for a second."""
+    """Read until the server closes the connection, or has sent nothing for a second."""
     said = b""
     try:
         while piece := await asyncio.wait_for(reader.read(65536), 1):
@@ -224,12 +223,12 @@ class Attack:
     async def goes_on(
         self, works: Callable[[], Awaitable[None]], rounds: int = 3, *, refusals: tuple[type[Exception], ...] = ()
     ) -> None:
-        """Have others ask, for as long as so many rounds take, and until they were served.
+        """Let other clients call until so many rounds of the attack are over, and until they were served.
 
-        Whoever calls has a deadline: where a round does not come to its end, this does not either.
+        The caller has a deadline: if a round of the attack does not end, this does not return.
 
         Args:
-            refusals: how they may be told to come again.
+            refusals: errors after which a client may try again.
         """
         end, served = self.rounds + rounds, False
         while self.rounds < end or not served:

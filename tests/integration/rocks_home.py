@@ -1,4 +1,4 @@
-"""A place for an index in RocksDB, and what to put into it."""
+"""A directory for a RocksDB index, and rows to store in it."""
 
 import asyncio
 import shutil
@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.core.config import StorageSettings
 from tallybook.core.ids import MAX_ID
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
 
 SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
@@ -54,7 +54,7 @@ class Home:
 
 @contextmanager
 def rocks_home(root: Path) -> Iterator[Home]:
-    """A place below ``root``."""
+    """A directory below ``root``."""
     home = Home(root, RealDisk(), ThreadWorkers(2, "index"))
     yield home
     asyncio.run(home.workers.close())
@@ -71,7 +71,7 @@ async def fill(index: RocksIndex, number: int) -> None:
 
 
 async def filled(index: RocksIndex) -> int:
-    """How many write batches there are, once it is certain that they are whole and the first ones."""
+    """The number of write batches, after checking that they are a whole prefix."""
     count = int(await index.load_state(1) or b"0")
     rows = await index.find_range(1, 0, MAX_ID, 1000)
     assert rows == [row(1, 10 * i) for i in range(10 * count)]

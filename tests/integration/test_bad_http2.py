@@ -1,6 +1,6 @@
-"""Bad HTTP/2 on the ports of gateways, and under TLS, where it comes after a handshake: others are served meanwhile.
+"""Invalid HTTP/2 on the ports of gateways, also under TLS after a handshake: other clients are still served.
 
-What a bookie without TLS makes of it is in ``test_grpc_bad_input``.
+``test_grpc_bad_input.py`` tests a bookie without TLS.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tallybook.core.access import Role
 from tallybook.core.limits import MIB
-from tallybook.runtime import grpc_calls, grpc_options, grpc_server
 from tallybook.runtime.calls import Call
-from tallybook.runtime.grpc_calls import bound_calls
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.security import open_security
+from tallybook.runtime.grpc import call_server as grpc_calls
+from tallybook.runtime.grpc import options as grpc_options
+from tallybook.runtime.grpc import stream_server as grpc_server
+from tallybook.runtime.grpc.call_server import bound_calls
 from tallybook.runtime.security.authority import Subject
+from tallybook.runtime.security.process_security import open_security
+from tallybook.wire.bookie_transport import bookie_transport
 
 from .grpc_port import (
     CONTINUATION,
@@ -121,7 +123,7 @@ def door(request, authority, tmp_path) -> Callable[[], Any]:
         if request.param == "bookie with TLS":
             client = tmp_path / "app"
             authority.issue(client, Subject(Role.WRITER, "app"), days=1)
-            transport = GrpcTransport(max_streams=4096, max_connections=PLACES, security=security)
+            transport = bookie_transport(max_streams=4096, max_connections=PLACES, security=security)
             listener: Any = await transport.listen("127.0.0.1:0", served)
             address = listener.address
         else:
@@ -144,13 +146,13 @@ def door(request, authority, tmp_path) -> Callable[[], Any]:
 
 
 async def served(lane: Any, stream: Any) -> None:
-    """What takes messages of a bookie, and answers none."""
+    """A handler that reads messages of a bookie, and answers none."""
     while await stream.receive() is not None:
         pass
 
 
 async def called(call: Call) -> None:
-    """What takes messages of a call, and answers none."""
+    """A handler that reads messages of a call, and answers none."""
     while await call.receive() is not None:
         pass
 
@@ -161,7 +163,7 @@ def begin(port: Door, stream_id: int = 1, **extra: str) -> bytes:
 
 
 async def ended(reader: asyncio.StreamReader, silence: float = SILENCE_SECONDS) -> bytes:
-    """What the server says until it closes the connection, or has said nothing for a moment."""
+    """Read until the server closes the connection, or has sent nothing for a moment."""
     said = b""
     with contextlib.suppress(TimeoutError, ConnectionError, ssl.SSLError):
         while piece := await asyncio.wait_for(reader.read(65536), silence):
@@ -169,7 +171,7 @@ async def ended(reader: asyncio.StreamReader, silence: float = SILENCE_SECONDS) 
     return said
 
 
-async def test_what_is_not_grpc_harms_nobody(door):
+async def test_bytes_that_are_not_grpc_harm_no_other_client(door):
     async with door() as port:
         for said in NOT_GRPC.values():
             for opened in (port.raw, port.spoken):
@@ -198,7 +200,7 @@ async def drip(writer: asyncio.StreamWriter, said: bytes) -> bool:
     return True
 
 
-async def test_whoever_does_not_get_to_the_point_is_dropped_in_time_and_his_place_comes_free(door, monkeypatch):
+async def test_a_client_that_completes_no_request_is_disconnected_in_time_and_frees_its_connection(door, monkeypatch):
     soon = ("grpc.server_handshake_timeout_ms", 500)
     bookie, gateway = grpc_options.SERVER_OPTIONS, grpc_options.gateway_options
     monkeypatch.setattr(grpc_server, "SERVER_OPTIONS", sooner(bookie, soon))
@@ -221,7 +223,7 @@ async def test_whoever_does_not_get_to_the_point_is_dropped_in_time_and_his_plac
             writer.close()
 
 
-async def test_whoever_closes_half_of_his_connection_takes_no_place(door):
+async def test_a_half_closed_connection_does_not_count_against_the_limit(door):
     async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
         for first in (b"", PREFACE[:10], PREFACE + frame(SETTINGS, 0, 0)):
             reader, writer = await port.raw()
@@ -246,10 +248,10 @@ async def test_connections_beyond_the_limit_are_dropped_and_places_come_free(doo
 
 
 class ToldToComeAgain(Exception):
-    """A call that was not served, and may be made again."""
+    """A call that was not served, and may be retried."""
 
 
-async def test_while_calls_are_reset_as_fast_as_they_begin_whoever_comes_again_is_served(door):
+async def test_a_client_that_retries_is_served_while_others_reset_calls_as_fast_as_they_begin(door):
     async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
 
         async def attack() -> None:
@@ -268,7 +270,7 @@ async def test_while_calls_are_reset_as_fast_as_they_begin_whoever_comes_again_i
         await resets.goes_on(works, rounds=0, refusals=(ToldToComeAgain,))
 
 
-async def test_a_thousand_calls_on_one_connection_leave_room_for_others(door):
+async def test_a_thousand_calls_on_one_connection_leave_space_for_others(door):
     async with door() as port:
         reader, writer = await port.http2()
         for stream_id in range(1, 2_001, 2):

@@ -1,4 +1,4 @@
-"""Programs that a benchmark starts: they end with it, and what it has loaded does not disturb them."""
+"""Programs started by a benchmark: they end with it, and modules that it has loaded do not disturb them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bench.programs import ProgramFailed, Server, run_json_lines
+from tallybook.bench.equipment.programs import ProgramFailed, Server, run_json_lines
 
 from .conftest import alive, wait_until
 
@@ -23,7 +23,7 @@ FOREVER = [sys.executable, "-S", "-c", SLEEPING]
 STARTER = f"""
 import sys, time
 from pathlib import Path
-from tallybook.bench.programs import Server
+from tallybook.bench.equipment.programs import Server
 server = Server({FOREVER!r}, Path(sys.argv[1]))
 print(server.ready(60)["pid"], flush=True)
 time.sleep(600)
@@ -31,7 +31,7 @@ time.sleep(600)
 FORKING = """
 import os, sys
 from pathlib import Path
-from tallybook.bench.programs import Server, run_json_lines
+from tallybook.bench.equipment.programs import Server, run_json_lines
 os.register_at_fork(after_in_child=lambda: Path(sys.argv[1], "forked").touch())
 command = [sys.executable, "-S", "-c", "print('{}', flush=True)"]
 run_json_lines(command, timeout_seconds=60)

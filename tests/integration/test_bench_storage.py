@@ -1,4 +1,4 @@
-"""The benchmarks of storage upkeep and the soak at their smallest: they measure, and nothing is lost."""
+"""The benchmarks of storage maintenance and the soak at their smallest: they measure, and nothing is lost."""
 
 import json
 import os
@@ -6,31 +6,31 @@ import subprocess
 
 import pytest
 
-from tallybook.bench.programs import ProgramFailed, module
+from tallybook.bench.equipment.programs import module
 from tallybook.bench.soak.work import WANTED
 from tallybook.bench.storage.brim import measure_brim
 from tallybook.bench.storage.many import measure_many
 from tallybook.bench.storage.repair import RepairPlan, measure_repair
 from tallybook.bench.storage.rot import measure_rot
 
+pytestmark = pytest.mark.nightly
+
 
 def may_mount() -> bool:
-    """Whether this process may have a file system of its own."""
+    """Whether this process may mount a file system."""
     namespace = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     command = [*namespace, "mount", "-t", "tmpfs", "none", "/mnt"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def test_a_disk_that_is_filled_to_the_brim_again_and_again_has_room_again_and_nothing_is_lost(tmp_path):
+def test_a_disk_filled_completely_again_and_again_gets_space_and_nothing_is_lost(tmp_path):
     if not may_mount():
-        with pytest.raises(ProgramFailed, match=r"unshare|mount"):
-            measure_brim(tmp_path, mib=128, turns=2)
-        return
+        pytest.skip("this process may not mount a file system")
     figures = measure_brim(tmp_path, mib=128, turns=2)
     assert (figures["brim_full"], figures["brim_back"], figures["brim_lost"]) == (2, 2, 0)
 
 
-def test_a_byte_that_flips_on_the_disk_is_found_though_nobody_reads_it_and_repaired(tmp_path):
+def test_a_flipped_byte_on_the_disk_is_found_without_a_read_and_repaired(tmp_path):
     figures = measure_rot(tmp_path, mib=40, period_seconds=4, flips=1)
     assert 0 < figures["rot_seconds"] <= figures["rot_repaired_seconds"]
     assert figures["rot_lacking"] == 0
@@ -56,7 +56,7 @@ def test_a_soak_says_what_became_of_every_process_and_reads_everything_again(tmp
     assert figures["violations"] == 0
     assert figures["strikes"] >= 1
     assert figures["entries read again"] > 0
-    # Of short runs it is told, not judged; that no figure is called otherwise than it is wanted here.
+    # For short runs the verdict is reported, but not asserted; only the names of figures are.
     told = [line for line in done.stdout.splitlines() if line.startswith("never happened: ")]
     assert "repair_rounds" not in "".join(told)
     assert set(WANTED) - {"deleted ledgers", "compacted_bytes"} <= set(figures)

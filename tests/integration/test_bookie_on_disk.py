@@ -1,4 +1,4 @@
-"""A whole bookie on this machine's disk, with RocksDB: restarts, kill -9, full file systems, damaged files."""
+"""A whole bookie on a real disk, with RocksDB: restarts, kill -9, full file systems, damaged files."""
 
 import asyncio
 import os
@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import BookieWorld, boot
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.process.boot import boot
+from tallybook.bookie.process.world import BookieWorld
+from tallybook.bookie.storage.index.port import Index
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
-from tallybook.core.config import BookieSettings, JournalSettings, StorageSettings
 from tallybook.core.errors import (
     Busy,
     DirectoryInUse,
@@ -30,8 +31,9 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import MIB
+from tallybook.core.settings import BookieSettings, JournalSettings, StorageSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
@@ -68,8 +70,8 @@ async def running(
 
     world = BookieWorld(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=workers, open_index=open_index,
-        facts_of=metadata.facts_of, fate_of=metadata.fate_of,
-        id_counter=metadata.read_id_counter, closed_up_to=metadata.closed_up_to, registry=metadata,
+        facts_of=metadata.facts_of, disposition_of=metadata.disposition_of,
+        id_counter=metadata.read_id_counter, confirmed_prefix_of=metadata.confirmed_prefix_of, registry=metadata,
         fail_safe=failures.append,
     )  # fmt: skip
     try:
@@ -87,7 +89,7 @@ async def running(
 
 def add(bookie: Bookie, batch: bytes, *, recovery: bool = False) -> "asyncio.Future[AddAnswer]":
     answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-    bookie.add(batch, b"", answered.set_result, recovery=recovery)
+    bookie.add(batch, b"", answered.set_result, kind=AddKind.RECOVERY if recovery else AddKind.ORDINARY)
     return answered
 
 
@@ -149,7 +151,7 @@ async def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> N
                 pytest.fail("two bookies on one directory")
 
 
-async def test_a_directory_with_too_little_room_is_refused_in_one_sentence(tmp_path: Path) -> None:
+async def test_a_directory_with_too_little_space_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DiskFull, match="bytes free"):
         async with running(tmp_path, min_free_bytes=1 << 60):
             pytest.fail("started without room")
@@ -163,7 +165,9 @@ async def test_a_file_in_place_of_the_directory_is_refused_in_one_sentence(tmp_p
             pytest.fail("started in a file")
 
 
-async def test_damage_to_any_file_of_the_index_is_told_or_costs_the_index_which_is_made_again(tmp_path: Path) -> None:
+async def test_damage_to_any_file_of_the_index_is_reported_or_costs_the_index_which_is_made_again(
+    tmp_path: Path,
+) -> None:
     home = tmp_path / "home"
     async with running(home, clean=False) as bookie:
         batches = await fill(bookie, 200)

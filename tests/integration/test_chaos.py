@@ -1,4 +1,4 @@
-"""Real processes that are killed, stopped and cut off for some seconds (docs/chaos.md), and the proxy in between."""
+"""Chaos runs: real processes killed, stopped and disconnected (docs/project/chaos.md), and the proxy between them."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.chaos.proxy import BOTH, Direction, Proxy
+from tallybook.sim.chaos.proxy import BOTH, Direction, TcpProxy
 
 PATIENCE_SECONDS = 240
 
@@ -41,9 +41,9 @@ def test_a_cluster_that_is_killed_stopped_and_cut_off_keeps_every_promise(tmp_pa
 
 @dataclass
 class Ends:
-    """A connection through a proxy: the two ends of whoever connects, and of whoever serves."""
+    """A connection through a proxy: the streams of the client and of the server."""
 
-    proxy: Proxy
+    proxy: TcpProxy
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     served_reader: asyncio.StreamReader
@@ -65,7 +65,7 @@ async def connected() -> AsyncIterator[Ends]:
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     tasks = Tasks("proxy", lambda name, error: None)
-    proxy = Proxy(RealClock(), tasks)
+    proxy = TcpProxy(RealClock(), tasks)
     proxy.target = "{}:{}".format(*server.sockets[0].getsockname())
     await proxy.start()
     host, port = proxy.address.split(":")
@@ -105,7 +105,7 @@ async def test_what_a_proxy_holds_arrives_once_it_is_healed_and_the_other_way_is
         await arrives(ends.served_reader, b"question")
 
 
-async def test_nobody_learns_through_a_held_proxy_that_the_other_side_is_gone():
+async def test_no_client_learns_through_a_held_proxy_that_the_other_side_is_gone():
     async with connected() as ends:
         ends.proxy.hold(*BOTH)
         ends.served_writer.transport.abort()

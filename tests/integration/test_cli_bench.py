@@ -1,4 +1,4 @@
-"""The bench commands against a real cluster and a real disk: they measure, count, and clean up."""
+"""The bench commands with a real cluster and a real disk: they measure, count, and clean up."""
 
 import pytest
 

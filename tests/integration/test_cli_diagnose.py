@@ -1,4 +1,4 @@
-"""``tallybook cluster diagnose`` against real processes: idle ones, one that hangs, one whose entry logs are paced."""
+"""``tallybook cluster diagnose`` with real processes: idle, hanging, or with rate-limited entry logs."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def load(metadata: str) -> Iterator[list[int]]:
             writer.join(60)
 
 
-def test_a_cluster_that_nobody_uses_is_idle_and_all_its_bookies_answer(cluster):
+def test_an_unused_cluster_is_idle_and_all_its_bookies_respond(cluster):
     told = cluster("cluster", "diagnose", *BRIEFLY, "--json")
     assert told.code == 0
     assert told.json["processes"] == ["bookie-1", "bookie-2", "bookie-3", "this command"]
@@ -51,7 +51,7 @@ def test_a_cluster_that_nobody_uses_is_idle_and_all_its_bookies_answer(cluster):
     assert b"4 processes, watched for" in shown.out
 
 
-def test_a_bookie_that_hangs_is_named_and_so_is_an_address_where_nobody_is(cli, tmp_path):
+def test_a_hanging_bookie_is_named_and_so_is_an_address_without_a_server(cli, tmp_path):
     with cli.up(tmp_path / "data", bookies=2) as running:
         os.kill(running.pids[1], signal.SIGSTOP)
         try:

@@ -1,4 +1,4 @@
-"""A sealed archive against a real cluster: what lies in the bucket, who can read it, and how its key is rotated."""
+"""An encrypted archive of a real cluster: the objects in the bucket, who can read them, and key rotation."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ def secrets_of(keys: Path) -> list[str]:
     return list(json.loads(keys.read_text())["keys"].values())
 
 
-def test_a_sealed_archive_is_read_with_its_keys_and_rotated_while_nobody_without_them_writes(cli, tmp_path):
+def test_an_encrypted_archive_is_read_with_its_keys_and_rotated_and_refuses_writes_without_them(cli, tmp_path):
     bucket, keys = tmp_path / "bucket", tmp_path / "keys.json"
     bucket.mkdir()
     told: list[str] = []

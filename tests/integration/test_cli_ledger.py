@@ -1,9 +1,10 @@
-"""The ledger commands against a real cluster: what goes in comes out, and pipes behave."""
+"""The ledger commands with a real cluster: entries are read back as written, and pipes work."""
 
 import base64
 import json
 import signal
 import subprocess
+from importlib.metadata import version
 
 LINES = b"".join(b"line %d\n" % number for number in range(50_000))
 
@@ -99,6 +100,25 @@ def test_ctrl_c_while_waiting_for_input_reports_what_is_confirmed(cluster, cli):
     assert cluster("ledger", "read", ledger).out == b"one\ntwo\n"
 
 
+def test_ctrl_c_says_which_entries_are_durable_and_how_to_go_on(cluster, cli):
+    ledger = cluster.create()
+    appending = cli.start(
+        "ledger", "append", ledger, "--metadata", cluster.metadata,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    appending.stdin.write(b"one\ntwo\nthr")
+    appending.stdin.flush()
+    cli.wait_until(lambda: cluster("ledger", "read", ledger).out == b"one\ntwo\n", "both lines are confirmed")
+    appending.send_signal(signal.SIGINT)
+    appending.wait(cli.patience)
+    out, err = appending.communicate()
+    assert (appending.returncode, out[:10]) == (128 + signal.SIGINT, b"2 entries,")
+    assert err.decode() == (
+        f"tallybook: ledger {ledger}: entries 0 to 1 are durable; 'tallybook ledger recover {ledger}' closes it and "
+        "prints how many lines it has; append the rest to another ledger\n"
+    )
+
+
 def test_ctrl_c_in_the_middle_of_a_load_loses_nothing_that_was_reported(cluster, cli):
     ledger = cluster.create()
     with subprocess.Popen(["seq", "0", "999999999"], stdout=subprocess.PIPE) as source:
@@ -171,10 +191,11 @@ def test_the_bookies_of_the_cluster_are_listed_with_what_their_run_files_say(clu
         assert row["address"] == f"127.0.0.1:{told['ports']['grpc']}"
         assert (told["bookie_id"], row["mode"]) == (row["bookie_id"], "writable")
         assert row["free_bytes"] > 0
+        assert row["version"] == version("tallybook")
     shown = cluster("bookie", "ls").out.decode().splitlines()
     assert "free bytes" in shown[0]
     assert "B" in shown[1]
     assert cluster("bookie", "info", "bookie-2", "--json").json == rows[1]
     mistyped = cluster("bookie", "info", "bokie-2", "--json")
     assert (mistyped.code, mistyped.error["type"]) == (4, "NoSuchBookie")
-    assert mistyped.error["message"] == "no such bookie as bokie-2; living are bookie-1, bookie-2, bookie-3"
+    assert mistyped.error["message"] == "there is no bookie bokie-2; registered bookies: bookie-1, bookie-2, bookie-3"

@@ -1,4 +1,4 @@
-"""What was lost of a bookie's directory on a real disk: the index is made again, other losses are accepted."""
+"""Losses in a bookie's directory on a real disk: the index is rebuilt, other losses are accepted."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def stopped(made, tmp_path) -> tuple[Path, str, int]:
 
 @pytest.fixture
 def read_back(cli, tmp_path) -> Callable[[int], bytes]:
-    """What the ledger holds, after the bookie has started and before it has stopped cleanly."""
+    """The entries of the ledger, read between a start and a clean stop of the bookie."""
 
     def read_back(ledger: int) -> bytes:
         with cli.up(tmp_path / "cluster", bookies=1) as running:
@@ -57,7 +57,7 @@ def test_j19_a_bookie_whose_index_is_gone_starts_and_has_everything(stopped, rea
     assert "index 2\n" in (data / "limbo").read_text()
 
 
-def test_an_index_is_made_again_for_a_stopped_bookie_after_a_look_at_what_would_be_in_it(cli, stopped, read_back):
+def test_an_index_is_rebuilt_for_a_stopped_bookie_after_a_dry_run(cli, stopped, read_back):
     data, metadata, ledger = stopped
     limbo = (data / "limbo").read_text()
     (data / "ledgers" / "stranger.txt").write_text("not ours")
@@ -80,7 +80,7 @@ def test_an_index_is_made_again_for_a_stopped_bookie_after_a_look_at_what_would_
     assert "none" in for_people
 
 
-def test_an_index_is_made_for_nobody_else(cli, stopped, cluster, tmp_path):
+def test_an_index_is_rebuilt_for_no_other_bookie(cli, stopped, cluster, tmp_path):
     data, metadata, _ = stopped
     (tmp_path / "empty").mkdir()
     for directory, store in ((tmp_path / "empty", metadata), (data, cluster.metadata)):
@@ -110,7 +110,7 @@ def test_a_lost_journal_keeps_a_bookie_down_until_its_loss_is_accepted(cli, stop
     assert "lost" in cli.run(*options, "--accept-loss").out.decode()
 
 
-def test_a_missing_limbo_marker_is_told_together_with_the_way_forward(cli, stopped, read_back, tmp_path):
+def test_a_missing_limbo_marker_is_reported_together_with_the_way_forward(cli, stopped, read_back, tmp_path):
     data, metadata, ledger = stopped
     (data / "limbo").unlink()
     refused = cli.run("up", "--data", tmp_path / "cluster", "--json", *cli.small)

@@ -1,6 +1,5 @@
-"""What operators do about copies, against real bookies: a glance, a check, a round on demand, a drain, a pause."""
+"""Maintenance commands with real bookies: status, check, a pass on demand, drain, pause."""
 
-import json
 import os
 import signal
 import subprocess
@@ -35,7 +34,7 @@ def named(cluster, ledger: int) -> set[str]:
     return {bookie for fragment in fragments for bookie in fragment["bookies"]}
 
 
-def test_a_cluster_is_healthy_until_a_bookie_is_gone_and_the_check_tells_what_lacks(cli, tmp_path):
+def test_a_cluster_is_healthy_until_a_bookie_is_gone_and_the_check_reports_missing_copies(cli, tmp_path):
     with cli.up(tmp_path / "data") as cluster:
         ledger = written(cluster)
         cli.wait_until(lambda: cluster("cluster", "status").code == 0, "an auditor has looked")
@@ -53,10 +52,10 @@ def test_a_cluster_is_healthy_until_a_bookie_is_gone_and_the_check_tells_what_la
         cli.wait_until(lambda: b"wrong: bookie-2 " in cluster("cluster", "status").out, "a bookie is missed")
         assert cluster("cluster", "status").code == 1
         lacking = cluster("cluster", "check", ledger, "--json")
-        found, totals = map(json.loads, lacking.out.splitlines())
+        [found] = lacking.json["details"]
         [lack] = found["lacks"]
         assert (lacking.code, lack["bookie_id"], lack["first"], lack["last"]) == (1, "bookie-2", 0, 1_999)
-        assert (lack["verdict"], totals["lacking_ledgers"]) == ("no answer", 1)
+        assert (lack["verdict"], lacking.json["lacking_ledgers"]) == ("no answer", 1)
         assert b"entries 0 to 1999  no answer" in cluster("cluster", "check").out
         assert cluster("cluster", "check", 999).code == 4
 
@@ -95,8 +94,8 @@ def test_a_drain_that_could_not_end_is_refused_and_names_what_holds_it_unless_it
 
         refused = cluster("bookie", "drain", "bookie-1")
         assert (refused.code, refused.out) == (2, b"")
-        assert f"bookie-1 cannot be emptied: 1 ledger names it ({ledger}), and too few bookies" in refused.err
-        assert "(in all: bookie-2, bookie-3). Add bookies first, or drain it all the same with --force" in refused.err
+        assert f"bookie-1 cannot be drained: 1 ledger names it ({ledger}), and too few bookies" in refused.err
+        assert "(in all: bookie-2, bookie-3). Add bookies first, or drain it anyway with --force" in refused.err
         assert wanted() == ["normal"] * 3
         forced = cluster("bookie", "drain", "bookie-1", "--force", "--json")
         assert (forced.code, forced.json["ledgers"], forced.json["may_be_switched_off"]) == (0, 1, False)
@@ -138,8 +137,8 @@ def test_an_audit_on_demand_hands_out_what_is_lost_unless_the_repair_is_paused(c
         name = min(named(cluster, ledger))
         unknown = cluster("cluster", "audit", "--lost", name, "--lost", "bokie-1", "--json")
         assert unknown.json["lost"] == ["bokie-1"]
-        assert f"{name} is there" in unknown.err
-        assert "no bookie bokie-1 is known" in unknown.err
+        assert f"{name} is registered" in unknown.err
+        assert "there is no bookie bokie-1" in unknown.err
         os.kill(cluster.run_file(int(name[-1]))["pid"], signal.SIGKILL)
         cli.wait_until(lambda: f"{name} is away" in cluster("cluster", "status").out.decode(), "it is known to be away")
         assert cluster("cluster", "audit", "--json").json["under_replicated"] == 0
@@ -188,12 +187,13 @@ def test_fsck_finds_nothing_in_a_whole_cluster_and_an_object_that_is_gone(cli, t
         assert cluster("stream", "append", "orders", stdin=LINES).code == 0
         whole = cluster("fsck", "--json")
         assert (whole.code, whole.json["findings"], whole.json["notes"], whole.json["bucket"]) == (0, 0, 0, True)
+        assert whole.json["details"] == []
         assert cluster("fsck").out.decode().endswith("0 findings, 0 notes\n")
 
         [found] = bucket.glob("*/*.parquet")
         found.rename(bucket / "elsewhere")
         lost = cluster("fsck", "--json")
-        finding, totals = map(json.loads, lost.out.splitlines())
-        assert (lost.code, finding["what"], finding["how_bad"]) == (1, "the object is not there", "bad")
-        assert (totals["findings"], f"ledger {ledger}, object" in finding["where"]) == (1, True)
+        [finding] = lost.json["details"]
+        assert (lost.code, finding["what"], finding["how_bad"]) == (1, "the object does not exist", "bad")
+        assert (lost.json["findings"], f"ledger {ledger}, object" in finding["where"]) == (1, True)
         assert cluster("fsck", "--no-bucket").code == 0

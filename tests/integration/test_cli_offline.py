@@ -1,4 +1,4 @@
-"""Looking into the files of a bookie that is not running: ``journal`` and ``entrylog``, sound and damaged."""
+"""Inspection of the files of a stopped bookie: ``journal`` and ``entrylog``, intact and damaged."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def flip(file: Path, needle: bytes) -> None:
 
 
 def has_seal(journal: Path) -> bool:
-    """Whether a seal was written behind what a journal begins with."""
+    """Whether a segment of the journal has a seal near its start."""
     seal = BLOCK_MAGIC + bytes([VERSION, FLAG_SEAL])
     for segment in journal.glob("segment-*"):
         with segment.open("rb") as file:

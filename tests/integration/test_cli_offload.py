@@ -1,4 +1,4 @@
-"""The offload commands against a real cluster and a directory as the bucket."""
+"""The offload commands with a real cluster and a directory as the bucket."""
 
 import json
 import random
@@ -87,7 +87,7 @@ def test_a_stream_comes_back_from_the_bucket_into_a_new_cluster(cli, bucket, tmp
         assert cluster("stream", "read", "sales").out == b"one\ntwo\nthree\n"
 
 
-def test_up_archives_into_its_own_directory_unless_told_otherwise(cli, tmp_path):
+def test_up_archives_into_its_own_directory_by_default(cli, tmp_path):
     with cli.up(tmp_path / "data", "--offload", bookies=1) as cluster:
         cli.wait_until(lambda: cluster("offload", "status").code == 0, "an archive")
         status = cluster("offload", "status", "--json").json
@@ -101,7 +101,7 @@ def damage(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_a_wrong_bucket_and_missing_keys_are_told_in_words_and_settle_nothing(cli, s3_server, tmp_path):
+def test_a_wrong_bucket_and_missing_keys_are_reported_and_resolve_nothing(cli, s3_server, tmp_path):
     env = {
         "AWS_ENDPOINT_URL": s3_server, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
@@ -129,7 +129,7 @@ LONG_LINES = b"".join(b"%s\n" % random.Random(number).randbytes(25_000).hex().en
 
 
 def test_an_offloader_that_is_killed_costs_nothing_and_what_it_leaves_goes(cli, bucket, tmp_path):
-    """In the middle of an upload. tests/crash has every other moment, without real processes."""
+    """A crash in the middle of an upload. tests/crash has every other moment, without real processes."""
     slowly = ("--set", "row_group_bytes=1MiB", "--set", "bytes_per_second=6MB")
     soon = ("--set", "attempt_ttl_s=1", "--set", "orphan_delay_s=0")
     with cli.up(tmp_path / "data", "--no-offload") as cluster:
@@ -181,7 +181,7 @@ def test_an_empty_folder_is_no_archive_and_does_not_become_that_of_the_cluster(c
     assert "this cluster has no archive yet" in cli.run("offload", "verify", *metadata).err
 
 
-def test_what_is_wrong_with_an_object_is_said_also_where_nobody_watches(cli, bucket, tmp_path, new_cluster):
+def test_a_defect_of_an_object_is_reported_also_without_a_terminal(cli, bucket, tmp_path, new_cluster):
     key, keys = "ledgers/0000000000000000001-00000000-0000-4000-8000-000000000001.parquet", tmp_path / "keys.json"
     for name in (key, f"sealed/keys/{key}", f"sealed/objects/{key}"):
         (bucket / name).parent.mkdir(parents=True)

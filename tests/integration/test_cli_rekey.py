@@ -1,29 +1,29 @@
-"""``tallybook offload rekey`` where the key for sealed copies is of no use: that is told, and holds up no rotation."""
+"""``tallybook offload rekey`` when the copy key is unusable: this is reported, and does not block the rotation."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from tallybook.archive.copy_key import RECORD, settle_copy_key
+from tallybook.archive.copy_key import RECORD, ensure_copy_key
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.schema import object_key
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.archive_keys import add_key
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 SEALED, PLAIN = (object_key(f"00000000-0000-4000-8000-{number:012d}", [number]) for number in (1, 2))
 TEXT = bytes(range(256)) * 300
 
 
 async def make(uri: str, bucket: str, keys: Path, *, lost: bool) -> None:
-    """A sealed object, a plain one, and a record that is damaged, or wrapped with a key that nobody has."""
+    """An encrypted object, a plain one, and a record that is damaged, or wrapped with a lost key."""
     metadata = await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)
     try:
         if lost:
-            await settle_copy_key(metadata.store, HeldKeys(9), make=True)
+            await ensure_copy_key(metadata.store, InMemoryKeys(9), make=True)
         else:
             await metadata.store.write_record(RECORD, b"something else", None)
     finally:
@@ -35,7 +35,7 @@ async def make(uri: str, bucket: str, keys: Path, *, lost: bool) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_all_objects_get_the_current_key_though_the_key_for_sealed_copies_cannot_be_used(cli, tmp_path, lost):
+def test_all_objects_get_the_current_key_though_the_key_for_encrypted_copies_cannot_be_used(cli, tmp_path, lost):
     bucket, keys = tmp_path / "bucket", tmp_path / "keys.json"
     bucket.mkdir()
     first = add_key(keys).current

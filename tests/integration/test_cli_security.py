@@ -1,4 +1,4 @@
-"""A secured cluster from the command line: authority, certificates, tokens, and what is refused."""
+"""A secured cluster from the command line: authority, certificates, tokens, and refused commands."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from cryptography import x509
 
 from tallybook.client.client import Client
 from tallybook.core.access import Role
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import AccessDenied
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.security.authority import Authority, Subject
 
 from .conftest import SMALL, TALLYBOOK, environment
@@ -40,7 +40,7 @@ class HostOnly(Subject):
 
 
 class Secured:
-    """An authority, a cluster that runs with it, and commands of whoever has a directory."""
+    """An authority, a cluster that runs with it, and commands with any security directory."""
 
     def __init__(self, cli: Any, root: Path) -> None:
         self.cli = cli
@@ -64,7 +64,7 @@ class Secured:
         return made
 
     def __call__(self, directory: Path | None, *arguments: object, **more: Any) -> Any:
-        """Run a command as whoever has this directory."""
+        """Run a command with this security directory."""
         who = {} if directory is None else {"TALLYBOOK_SECURITY": str(directory)}
         return self.cli.run(*arguments, TALLYBOOK_METADATA=self.metadata, **who, **more)
 
@@ -89,7 +89,7 @@ def secured(cli, tmp_path_factory) -> Iterator[Secured]:
         process.wait()
 
 
-def test_a_writer_writes_a_reader_reads_and_nobody_else_does_either(secured):
+def test_a_writer_writes_and_a_reader_reads_and_no_other_role_does_either(secured):
     writer, reader = secured.issued("writer", "app"), secured.issued("reader", "dash")
     ledger = secured(writer, "ledger", "create", "--ensemble", 2, "--json").json["ledger_id"]
     assert secured(writer, "ledger", "append", ledger, "--close", stdin=b"a\nb\n").code == 0
@@ -104,7 +104,7 @@ def test_a_writer_writes_a_reader_reads_and_nobody_else_does_either(secured):
 
 
 @pytest.mark.parametrize("who", ["writer", "bookie", "a host"])
-def test_whom_bookies_know_as_a_reader_changes_nothing_whatever_its_certificate_says(secured, tmp_path, who):
+def test_a_client_with_the_role_reader_changes_nothing_with_any_certificate(secured, tmp_path, who):
     """Neither with a command, nor with one that runs on, nor with a program."""
     if who == "a host":
         Authority.open(secured.authority).issue(tmp_path / "who", HostOnly(Role.WRITER, "app"), days=30)
@@ -128,13 +128,13 @@ def test_whom_bookies_know_as_a_reader_changes_nothing_whatever_its_certificate_
 
 
 def audited(secured) -> set[tuple[str, str, str]]:
-    """The commands that bookies have noted: by whom, which, and what they were given."""
+    """The commands in the audit logs of bookies: caller, command, and arguments."""
     text = "".join(log.read_text() for log in (secured.root / "data").glob("bookie-*.log"))
     found = re.findall(r'audit: command .*identity=(\S+) .*command="(.*?)" arguments="?(.*?)"?$', text, re.MULTILINE)
     return set(found)
 
 
-def test_who_may_not_change_the_cluster_does_not_and_who_may_is_noted(secured):
+def test_unauthorized_changes_of_the_cluster_are_refused_and_authorized_ones_are_audited(secured):
     admin, writer = secured.issued("admin", "ada"), secured.issued("writer", "shop")
     analyst = secured.issued("reader", "analyst")
     assert secured(admin, "stream", "create", "ledger-of-orders").code == 0
@@ -176,7 +176,7 @@ def test_an_operator_sees_the_cluster_and_uses_it(secured):
     assert secured(admin, "stream", "read", "s").out == b"x\n"
 
 
-def test_the_console_sees_all_that_bookies_tell_and_looks_at_every_process(secured):
+def test_the_console_reads_all_metrics_of_bookies_and_polls_every_process(secured):
     admin = secured.issued("admin", "operator")
     context = ssl.create_default_context(cafile=admin / "ca.crt")
     context.load_cert_chain(admin / "tls.crt", admin / "tls.key")
@@ -186,6 +186,11 @@ def test_the_console_sees_all_that_bookies_tell_and_looks_at_every_process(secur
         with urllib.request.urlopen(url, timeout=secured.cli.patience, context=context) as answer:
             return json.load(answer)
 
+    def seen() -> bool:
+        bookies = ask("bookies")["bookies"]
+        return len(bookies) == 3 and all(bookie["numbers"] and bookie["times"] for bookie in bookies)
+
+    secured.cli.wait_until(seen, "it has the metrics of all bookies")
     for bookie in ask("bookies")["bookies"]:
         assert bookie["numbers"]["memory_bytes"] > 0
         assert len(bookie["times"]["adds"]) > 1
@@ -273,5 +278,5 @@ def test_a_bookie_without_rules_or_with_an_open_key_does_not_start(secured, tmp_
     os.chmod(server / "tls.key", 0o644)
     refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(server))
     assert refused.code == 3
-    assert "open to everybody" in refused.err
+    assert "accessible to every user" in refused.err
     assert not (tmp_path / "b").exists()

@@ -1,4 +1,4 @@
-"""The stream commands against a real cluster: what goes in comes out, writers take over, errors are told."""
+"""The stream commands with a real cluster: records are read back as written, takeovers, errors."""
 
 import base64
 import itertools
@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def name() -> str:
-    """Of a stream that no other test uses."""
+    """The name of a stream that no other test uses."""
     return f"tests/{next(_numbers)}"
 
 
@@ -35,7 +35,7 @@ def append(cluster, name: str, data: bytes, *options: object) -> str:
 
 
 def records(cluster, name: str, *options: object) -> list[dict[str, object]]:
-    """What a stream has."""
+    """The records of a stream."""
     return [json.loads(line) for line in cluster("stream", "read", name, "--json", *options).out.splitlines()]
 
 
@@ -68,7 +68,7 @@ def test_what_was_appended_is_read_back_and_only_the_last_position_is_printed(cl
     assert (read.code, read.out, read.err) == (0, LINES, "")
     told = cluster("stream", "info", stream, "--json").json
     assert (told["first_sequence"], told["next_sequence"], told["last_position"]) == (0, 20_000, last)
-    assert (told["owner"], told["ended"], told["segments"]) == (None, False, 1)
+    assert (told["owner"], told["sealed"], told["ended"], told["segments"]) == (None, False, False, 1)
     assert records(cluster, stream, "--from", last)[0]["payload"] == "line 19999"
     again = cluster("stream", "append", stream, "--json", stdin=b"x\n\nyz").json
     assert (again["stream"], again["records"], again["bytes"]) == (stream, 3, 3)
@@ -88,7 +88,7 @@ def test_json_lines_carry_what_belongs_to_a_record(cluster, stream):
     assert isinstance(one["timestamp_ms"], int)
 
 
-def test_reading_begins_and_ends_where_it_is_told_to(cluster, stream):
+def test_reading_begins_and_ends_at_the_given_positions(cluster, stream):
     positions = append(cluster, stream, LINES[:70], "--positions").split()
 
     def read(*options: object) -> list[bytes]:
@@ -114,7 +114,7 @@ def test_an_appending_process_is_piped_to_one_that_tails_until_the_end(cluster, 
     assert "pid" in cluster("stream", "info", stream, "--json").json["owner"]
     assert appending.communicate(timeout=cli.patience) == (b"", b"")
     assert appending.returncode == 0
-    assert cluster("stream", "seal", stream).out.decode() == f"stream {stream} has ended: 3 records\n"
+    assert cluster("stream", "seal", stream).out.decode() == f"stream {stream} is sealed: 3 records\n"
     assert tailing.communicate(timeout=cli.patience) == (b"", b"")
     assert tailing.returncode == 0
     assert cluster("stream", "seal", stream).code == 0
@@ -167,11 +167,12 @@ def test_ctrl_c_ends_a_tail_cleanly_and_an_append_with_what_is_confirmed(cluster
     out, err = appending.communicate()
     assert out.decode().strip() == cluster("stream", "info", stream, "--json").json["last_position"]
     assert b"2 records, 6 bytes confirmed" in err
-    # It has let go of the stream: nobody has to be waited for.
+    assert err.endswith(b"; go on with line 3 of the input\n")
+    # It has released the stream: the next writer need not wait.
     append(cluster, stream, b"three\n", "--wait", 0)
 
 
-def test_who_is_taken_over_from_says_so_at_its_next_record_and_nothing_is_lost(cluster, cli, stream):
+def test_a_writer_notices_a_takeover_at_its_next_record_and_nothing_is_lost(cluster, cli, stream):
     first = begin(cli, cluster, "append", stream, "--json", "--positions")
     say(first, b"a\nb\n")
     for _ in "ab":
@@ -179,7 +180,7 @@ def test_who_is_taken_over_from_says_so_at_its_next_record_and_nothing_is_lost(c
     owned = cluster("stream", "append", stream, "--wait", 0, "--json", stdin=b"no\n")
     assert (owned.code, owned.error["type"], owned.error["retriable"]) == (CALLER, "StreamOwned", True)
     append(cluster, stream, b"c\n")
-    # One line is enough: it does not take another one, or the end of the input, to hear of it.
+    # One line is enough: the error is reported without another line or the end of the input.
     say(first, b"lost\n")
     assert first.wait(cli.patience) == CALLER
     out, err = first.communicate()
@@ -190,7 +191,7 @@ def test_who_is_taken_over_from_says_so_at_its_next_record_and_nothing_is_lost(c
     assert cluster("stream", "read", stream).out == b"a\nb\nc\n"
 
 
-def test_who_waits_gets_the_stream_when_its_writer_closes(cluster, cli, stream):
+def test_a_waiting_writer_gets_the_stream_when_its_writer_closes(cluster, cli, stream):
     first = begin(cli, cluster, "append", stream, "--positions")
     say(first, b"a\n")
     first.stdout.readline()
@@ -245,7 +246,15 @@ def test_streams_are_listed_renamed_kept_and_deleted(cluster, name):
     append(cluster, f"{name}/a", LINES)
     assert cluster("stream", "keep", "--json").json == {"streams_failed": 0}
     assert cluster("stream", "read", f"{name}/a").out == LINES
-    assert cluster("stream", "rm", f"{name}/a", f"{name}/c").code == 0
+    missing = cluster("stream", "rm", f"{name}/a", f"{name}/b", f"{name}/c", "--if-exists")
+    assert (missing.code, missing.out.decode().splitlines()) == (
+        0,
+        [
+            f"deleted stream {name}/a",
+            f"there is no stream '{name}/b' in namespace 'default'",
+            f"deleted stream {name}/c",
+        ],
+    )
     assert cluster("stream", "ls", f"{name}/", "--json").json == []
 
 
@@ -262,6 +271,7 @@ def test_a_namespace_keeps_names_apart_and_has_a_policy(cluster, name):
     assert cluster("stream", "rm", name, "--namespace", space).code == 0
     assert cluster("namespace", "rm", space).code == 0
     assert cluster("namespace", "rm", space, "--json").error["type"] == "NoSuchNamespace"
+    assert cluster("namespace", "rm", space, "--json", "--if-exists").json == {"missing": space}
 
 
 def test_subscriptions_are_made_listed_set_back_and_deleted(cluster, stream):
@@ -275,14 +285,17 @@ def test_subscriptions_are_made_listed_set_back_and_deleted(cluster, stream):
     [row] = cluster("subscription", "ls", stream, "--json").json
     assert row["cursor"].startswith("at 1-0-0@")
     assert cluster("subscription", "rm", stream, "billing").code == 0
-    assert cluster("subscription", "rm", stream, "billing").code == CALLER
+    for never in ("billing", "never"):
+        refused = cluster("subscription", "rm", stream, never)
+        assert (refused.code, refused.err) == (CALLER, f"tallybook: there is no subscription '{never}'\n")
+        assert cluster("subscription", "rm", stream, never, "--if-exists").code == 0
     assert cluster("subscription", "reset", stream, "billing", "--to", "never").code == USAGE
 
 
-def test_append_makes_the_stream_only_if_it_is_told_to(cluster, name):
+def test_append_creates_the_stream_only_on_request(cluster, name):
     refused = cluster("stream", "append", name, stdin=b"x\n")
     assert (refused.code, refused.out) == (CALLER, b"")
-    assert refused.err.startswith(f"tallybook: there is no stream '{name}' in namespace 'default' (")
+    assert refused.err.startswith(f"tallybook: there is no stream '{name}' in namespace 'default'\n")
     append(cluster, name, b"x\n", "--create")
     append(cluster, name, b"y\n", "--create")
     assert cluster("stream", "read", name).out == b"x\ny\n"

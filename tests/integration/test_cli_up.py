@@ -1,4 +1,4 @@
-"""``tallybook up`` and ``tallybook bookie run`` as processes: starting, stopping, dying, and refusing to start."""
+"""``tallybook up`` and ``tallybook bookie run`` as processes: start, stop, crash, and refusal to start."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from contextlib import closing
 
 import pytest
 
-from tallybook.runtime.metrics_text import parse_series
+from tallybook.runtime.metrics.parsing import parse_series
 
 LINES = b"".join(b"%d\n" % number for number in range(20_000))
 
@@ -81,7 +81,7 @@ def test_a_bookie_that_dies_is_reported_and_not_started_again_and_the_last_ends_
         os.kill(running.pids[0], signal.SIGKILL)
         errors = running.data.with_suffix(".err")
         cli.wait_until(lambda: "bookie-1" in errors.read_text(), "the death is reported")
-        assert "was killed by SIGKILL and is not started again" in errors.read_text()
+        assert "was killed by SIGKILL and is not restarted" in errors.read_text()
         assert running.process.poll() is None
         os.kill(running.pids[1], signal.SIGKILL)
         assert running.process.wait(cli.patience) == 1
@@ -175,7 +175,7 @@ def test_a_port_in_use(cli, cluster, tmp_path, flag):
     assert address in error["message"]
 
 
-def test_a_host_that_does_not_exist_is_told_before_anything_is_made(cli, cluster, tmp_path):
+def test_a_host_that_does_not_exist_is_reported_before_anything_is_created(cli, cluster, tmp_path):
     error = refused(cli, cluster, tmp_path / "data", "--listen", "no..host:0")
     assert error["type"] == "InvalidConfig"
     assert "there is no host no..host (not a name)" in error["message"]
@@ -214,7 +214,7 @@ def test_an_empty_directory_in_place_of_the_data_until_its_loss_is_accepted(cli,
         assert again("bookie", "info", "bookie-2", "--json").json["directory_uuid"] == accepted.json["directory_uuid"]
 
 
-def test_a_damaged_directory_is_told_together_with_the_way_forward(cli, cluster, tmp_path):
+def test_a_damaged_directory_is_reported_together_with_the_way_forward(cli, cluster, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "cookie").write_text("rubbish\n")

@@ -1,4 +1,4 @@
-"""Certificates of clients, as servers over gRPC and HTTP see them: names by their kinds, and the time."""
+"""Client certificates at gRPC and HTTP servers: names by their kinds, and validity times."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from tallybook.core.access import Access, Permission, Role
 from tallybook.core.errors import AccessDenied, Unauthenticated
 from tallybook.runtime.calls import Call
-from tallybook.runtime.grpc_calls import bound_calls
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_api import Asked, Endpoint, Offer
-from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.grpc.call_server import bound_calls
+from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, HttpApi
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security import authority as making
-from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.security.process_security import open_security
 from tallybook.runtime.tasks import Tasks
 
 DEADLINE_SECONDS = 20
-NOBODY = "nobody"
+REFUSED = "nobody"
 SERVICE = "Who"
 
 RULES = """
@@ -54,7 +54,7 @@ WHO = {
     "hosts": [DNS("b1.example.com"), DNS("B2.EXAMPLE.com"), DNS("bookie")],
     "addresses": [x509.IPAddress(ip_address("192.0.2.7")), x509.IPAddress(ip_address("2001:db8::7"))],
     "uris": [URI("tallybook://auditor/x"), URI("urn:tallybook:auditor")],
-    NOBODY: [
+    REFUSED: [
         EMAIL("mallory@mail.example.com"),
         EMAIL("mallory@example.com"),
         EMAIL("bookie"),
@@ -76,7 +76,7 @@ WHO = {
 
 @dataclass(frozen=True, slots=True)
 class Named(Subject):
-    """Somebody whose certificate has these names, whatever they are."""
+    """A client whose certificate has these names."""
 
     shown: tuple[x509.GeneralName, ...] = ()
 
@@ -85,7 +85,7 @@ class Named(Subject):
 
 
 class Ports:
-    """A port of each kind, which say who somebody is."""
+    """A port of each kind, which report the names of the caller."""
 
     def __init__(self, place: Path, grpc_address: str, http_address: str) -> None:
         self._place = place
@@ -109,21 +109,21 @@ class Ports:
         writer.close()
         if not answer:
             raise ConnectionError("the server has closed it")
-        return NOBODY if int(answer.split()[1]) in (401, 403) else answer.rpartition("\r\n")[2].strip('"')
+        return REFUSED if int(answer.split()[1]) in (401, 403) else answer.rpartition("\r\n")[2].strip('"')
 
 
-async def who(asked: Asked) -> object:
+async def who(asked: EndpointRequest) -> object:
     return asked.principal.name
 
 
 def telling(access: Access):
-    """A call that is answered with who has made it."""
+    """A call that is answered with the name of its caller."""
 
     async def tell(call: Call) -> None:
         try:
             await call.send(access.principal(call.presented).name.encode())
         except (AccessDenied, Unauthenticated):
-            await call.send(NOBODY.encode())
+            await call.send(REFUSED.encode())
 
     return tell
 
@@ -138,7 +138,7 @@ def ports(authority: Authority, tmp_path: Path):
         tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
         calls = bound_calls("127.0.0.1:0", max_calls=9, max_connections=9, max_connection_calls=9, security=security)
         await calls.serve({SERVICE: {"Am": telling(security)}})
-        http = HttpServer(Metrics(), lambda: None, security, Offer([Endpoint("GET", "/who", Permission.READ, who)]))
+        http = HttpServer(Metrics(), lambda: None, security, HttpApi([Endpoint("GET", "/who", Permission.READ, who)]))
         await http.start("127.0.0.1:0", tasks)
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):

@@ -1,4 +1,4 @@
-"""A console on a cluster of real bookies: what its endpoints say and do, and whom it lets in."""
+"""The console of a cluster of real bookies: answers and effects of its endpoints, and access to them."""
 
 import asyncio
 import json
@@ -14,26 +14,26 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.access import Permission, Role
-from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import InvalidConfig, MetadataUnavailable, NewerFormat
-from tallybook.gateway.console import cluster_view, diagnosing
-from tallybook.gateway.console.pages import pages
+from tallybook.core.settings import ConsoleSettings
+from tallybook.gateway.console import cluster_view
+from tallybook.gateway.console import diagnosis as diagnosing
 from tallybook.gateway.console.routes import endpoints
-from tallybook.gateway.console.server import serving
-from tallybook.metadata.ledger_use import head_record
+from tallybook.gateway.console.server import pages, serving
+from tallybook.metadata.stream_use import head_record
 from tallybook.repair import service, tasks
 from tallybook.repair.diagnosis.causes import Cause
 from tallybook.runtime.security.authority import Subject
 from tallybook.stream import Start, StreamStore
 
-from .consoles import DEADLINE_SECONDS, Console, console
+from .consoles import DEADLINE_SECONDS, Console, console, eventually
 
 
 async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):
     async with console(cluster.metadata) as ask:
         shown = {each["bookie_id"]: each for each in (await ask.get("bookies"))["bookies"]}
         assert list(shown) == ["bookie-1", "bookie-2", "bookie-3"]
-        while (one := await ask.get("bookies/bookie-1"))["numbers"] is None or one["named_by"] is None:  # noqa: ASYNC110 (nothing tells of it)
+        while (one := await ask.get("bookies/bookie-1"))["numbers"] is None or one["named_by"] is None:  # noqa: ASYNC110 (no notification)
             await asyncio.sleep(0.1)
         assert one["mode"] == "writable"
         assert 0 < one["disk_used"] < 1
@@ -46,7 +46,7 @@ async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):
         assert (await ask("GET", "/api/v1/bookies/bookie-9"))[0] == 404
 
 
-async def test_a_bookie_is_told_to_take_no_writes_and_to_empty_itself_and_the_opposite(cli, tmp_path):
+async def test_a_bookie_is_switched_to_read_only_and_to_drain_and_back(cli, tmp_path):
     with cli.up(tmp_path / "cluster", bookies=1) as up:
         async with console(up.metadata) as ask:
             for mode, wanted in (
@@ -70,7 +70,7 @@ async def test_a_drain_that_cannot_end_is_refused_unless_it_is_forced(cli, tmp_p
             await writer.close()
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {})
             assert (status, told["error"]["type"]) == (400, "InvalidArgument")
-            assert "bookie-1 cannot be emptied: 1 ledger names it" in told["error"]["message"]
+            assert "bookie-1 cannot be drained: 1 ledger names it" in told["error"]["message"]
             assert (await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": "yes"}))[0] == 400
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": True})
             assert (status, told["wanted"]) == (200, "draining")
@@ -107,7 +107,32 @@ async def test_ledgers_are_listed_in_pages_shown_traced_and_deleted(cluster):
             assert (await ask("GET", f"/api/v1/ledgers/{ledger_id}"))[0] == 404
 
 
-async def test_the_repair_is_paused_and_goes_on_when_it_is_told_to(cluster):
+async def test_ledgers_are_listed_in_an_order_with_a_filter_and_counted(cluster):
+    async with console(cluster.metadata) as ask:
+        sizes = {}
+        for at, size in enumerate((10, 1_000, 100)):
+            writer = await ask.client.create_ledger(custom={"name": b"Sorted-%d" % at})
+            await writer.append(bytes(size))
+            await writer.close()
+            sizes[writer.id] = size
+        async with await ask.client.create_ledger(custom={"name": b"sorted-open"}) as growing:
+            ids = list(sizes)
+            newest = await eventually(ask, "ledgers?sort=newest&search=SORTED", lambda page: page["matches"] == 4)
+            assert [each["ledger_id"] for each in newest["ledgers"]] == [growing.id, *reversed(ids)]
+            assert newest["total"] >= newest["indexed"] >= 4
+            page = await ask.get("ledgers?sort=largest&state=closed&search=sorted&limit=2")
+            assert [each["bytes"] for each in page["ledgers"]] == [1_000, 100]
+            rest = await ask.get(f"ledgers?sort=largest&state=closed&search=sorted&limit=2&offset={page['next']}")
+            assert ([each["bytes"] for each in rest["ledgers"]], rest["next"]) == ([10], None)
+            by_id = await ask.get(f"ledgers?sort=oldest&search={ids[0]}")
+            assert ids[0] in [each["ledger_id"] for each in by_id["ledgers"]]
+        for wrong in ("sort=sideways", "sort=newest&state=lost", "sort=newest&after=1", "search=x"):
+            assert (await ask("GET", f"/api/v1/ledgers?{wrong}"))[0] == 400
+        for ledger_id in (*ids, growing.id):
+            await ask.client.delete_ledger(ledger_id)
+
+
+async def test_the_repair_is_paused_and_resumed_on_request(cluster):
     async with console(cluster.metadata) as ask:
         status, told = await ask("POST", "/api/v1/repair/pause", {})
         assert status == 200
@@ -170,7 +195,12 @@ async def test_streams_are_shown_with_the_lag_of_their_subscriptions(cluster):
             found = await ask.get(f"streams/default/{path}")
             assert found["next_sequence"] == 5
             (reader,) = found["subscriptions"]
-            assert (reader["subscription"], reader["lag_records"]) == ("reader", 3)
+            assert (reader["subscription"], reader["lag_records"], reader["why"]) == ("reader", 3, "")
+            assert reader["lag_bytes"] > 3
+            assert reader["lag_s"] >= 0
+            searched = await ask.get("streams?search=%26%C3%89T%C3%A9")
+            assert [each["name"] for each in searched["streams"]] == [name]
+            assert (await ask.get("streams?search=nothing-like-it"))["streams"] == []
             assert "default" in (await ask.get("namespaces"))["namespaces"]
             await streams.delete(name)
         assert (await ask("GET", f"/api/v1/streams/default/{path}"))[0] == 404
@@ -182,14 +212,14 @@ async def test_the_page_gets_all_that_it_shows_at_first_in_one_answer(cluster):
     async with console(cluster.metadata) as ask:
         found = await ask.get("overview")
         assert {"at_ms", "bookies", "ledgers", "copies", "archive", "offload", "problems", "diagnosis"} <= set(found)
-        assert (found["diagnosis"]["sentence"], found["diagnosis"]["findings"]) == (diagnosing.WATCHING, [])
+        assert (found["diagnosis"]["sentence"], found["diagnosis"]["findings"]) == (diagnosing.NOT_YET_KNOWN, [])
         assert 0 <= found["age_ms"] < 60_000
         for path in ("under-replicated", "auditor", "repair", "offload", "config", "diagnosis"):
             await ask.get(path)
 
 
-async def test_the_diagnosis_says_what_has_changed_between_two_looks(cluster, monkeypatch):
-    monkeypatch.setattr(diagnosing, "LOOK_SECONDS", 0.1)
+async def test_the_diagnosis_shows_changes_between_two_polls(cluster, monkeypatch):
+    monkeypatch.setattr(diagnosing, "MIN_INTERVAL_SECONDS", 0.1)
     async with console(cluster.metadata) as ask:
         assert (await ask.get("overview"))["diagnosis"]["verdict"] is None
         told = await ask.get("diagnosis")
@@ -210,7 +240,7 @@ async def test_an_answer_says_how_old_it_is_and_why_nothing_newer_is_known(clust
 
         monkeypatch.setattr(cluster_view, "survey", away)
         async with asyncio.timeout(30):
-            while not (found := await ask.get("overview"))["why"]:  # noqa: ASYNC110 (nothing tells of it)
+            while not (found := await ask.get("overview"))["why"]:  # noqa: ASYNC110 (no notification)
                 await asyncio.sleep(0.1)
         assert found["why"] == "nobody answers"
         assert [each["bookie_id"] for each in found["bookies"]] == ["bookie-1", "bookie-2", "bookie-3"]
@@ -220,7 +250,7 @@ async def test_an_answer_says_how_old_it_is_and_why_nothing_newer_is_known(clust
         assert older["at_ms"] == found["at_ms"]
 
 
-async def test_nobody_waits_for_ledgers_to_be_counted(cluster, monkeypatch):
+async def test_no_request_waits_for_the_ledger_count(cluster, monkeypatch):
     counting = asyncio.Event()
 
     async def for_ever(*_: object) -> None:
@@ -233,13 +263,13 @@ async def test_nobody_waits_for_ledgers_to_be_counted(cluster, monkeypatch):
         assert counting.is_set()
         assert (found["ledgers"], found["ledgers_age_ms"]) == (None, None)
         assert len(found["bookies"]) == 3
-        monkeypatch.setattr(cluster_view, "FIRST_SECONDS", 0.1)
+        monkeypatch.setattr(cluster_view, "FIRST_WAIT_SECONDS", 0.1)
         one = await ask.get("bookies/bookie-1")
         assert (one["named_by"], one["may_be_switched_off"]) == (None, None)
         assert (await ask("GET", "/api/v1/bookies/bookie-9"))[0] == 503, "whether ledgers name it is not known yet"
 
 
-async def test_who_audits_is_told_only_while_somebody_does(cli, tmp_path):
+async def test_the_auditor_is_shown_only_while_there_is_one(cli, tmp_path):
     with cli.up(tmp_path / "cluster", "--no-repair", bookies=1) as up:
         async with console(up.metadata) as ask:
             await _an_auditor_comes_and_goes(ask)
@@ -360,7 +390,7 @@ async def test_a_list_of_streams_says_where_open_ones_end_and_the_largest_lag(cl
         await streams.delete("console/open")
 
 
-def test_every_endpoint_needs_a_permission_and_whatever_changes_something_is_audited():
+def test_every_endpoint_needs_a_permission_and_every_change_is_audited():
     table = endpoints(*(type("Any", (), {"__getattr__": lambda self, name: name})() for _ in range(4)))
     for endpoint in table:
         changes = endpoint.method != "GET"
@@ -370,7 +400,7 @@ def test_every_endpoint_needs_a_permission_and_whatever_changes_something_is_aud
         ), endpoint
 
 
-async def test_with_security_each_endpoint_is_for_who_may_and_for_nobody_else(cluster, authority, tmp_path):
+async def test_with_security_each_endpoint_serves_only_authorized_callers(cluster, authority, tmp_path):
     place = tmp_path / "console"
     rules = tmp_path / "authority/access.toml"
     rules.write_text(
@@ -417,7 +447,7 @@ async def test_with_security_each_endpoint_is_for_who_may_and_for_nobody_else(cl
 async def test_without_security_a_console_listens_on_loopback_only(cluster):
     async with Client(cluster.metadata) as client:
         for listen in ("0.0.0.0:0", "[::]:0", "console.example:0"):
-            with pytest.raises(InvalidConfig, match="loopback only"):
+            with pytest.raises(InvalidConfig, match="listen on loopback"):
                 async with serving(client, ConsoleSettings(metadata=cluster.metadata, listen=listen)):
                     pass
 
@@ -462,7 +492,7 @@ def test_up_runs_a_console_says_where_and_serves_on_when_it_dies(cli, tmp_path):
         process.stdout.close()
 
 
-async def test_a_bookie_tells_how_it_is_and_collects_garbage_when_it_is_told_to(cluster):
+async def test_a_bookie_reports_its_state_and_collects_garbage_on_request(cluster):
     ask = Console(f"127.0.0.1:{cluster.run_file(1)['ports']['http']}", None)
     state = await ask.get("bookie/state")
     assert (state["bookie_id"], state["not_ready"], state["read_only"]) == ("bookie-1", None, False)

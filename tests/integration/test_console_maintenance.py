@@ -1,4 +1,4 @@
-"""What a console tells of the upkeep of a cluster: of the disks of bookies, of the archive, of a repair under way."""
+"""Maintenance in the console: disks of bookies, the archive, and a repair in progress."""
 
 import os
 from collections import Counter
@@ -47,7 +47,7 @@ async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it
         assert Counter(each["role"] for each in listed["directories"]) == {"journal": 1, "ledgers": 2, "index": 1}
 
 
-async def test_the_archive_is_told_with_what_is_in_it_what_waits_and_what_failed(cli, tmp_path, monkeypatch):
+async def test_the_archive_is_reported_with_what_is_in_it_what_waits_and_what_failed(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_view, "CENSUS_SECONDS", 0.5)
     bucket = tmp_path / "bucket"
     with cli.up(tmp_path / "cluster", "--no-repair", bookies=1) as up:
@@ -78,7 +78,7 @@ async def test_the_archive_is_told_with_what_is_in_it_what_waits_and_what_failed
                 assert found["archive"]["waiting_bytes"] == 0
 
 
-async def test_a_repair_is_told_while_it_goes_on_and_once_it_has_ended(cli, tmp_path):
+async def test_a_repair_is_shown_while_it_runs_and_after_its_end(cli, tmp_path):
     with cli.up(tmp_path / "cluster", "--no-repair", bookies=4) as up:
         ledgers = [closed_ledger(up, ensemble=3, times=40) for _ in range(3)]
         lose_a_bookie(up, ledgers)

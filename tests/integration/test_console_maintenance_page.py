@@ -1,4 +1,4 @@
-"""What the console's page shows, in a real browser, of disks, of an archive, and of a repair that is under way."""
+"""Maintenance on the page of the console, in a real browser: disks, an archive, and a repair in progress."""
 
 import contextlib
 import re
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make
 
 
 def fact(page, name: str) -> str:
-    """What a view says under a name."""
+    """The text of a view under a name."""
     named = page.locator("dt", has_text=re.compile(f"^{name}$"))
     return page.locator(".facts > div", has=named).locator("dd").text_content()
 
@@ -50,8 +50,8 @@ def test_every_disk_of_a_bookie_has_a_meter_and_every_directory_a_row(cli, other
         assert not page.complaints
 
 
-def test_a_disk_that_is_full_looks_otherwise_than_one_with_room(cli, cluster, browse, tmp_path):
-    """Two disks of bookie-1: one is full by what it says, the other has only journals, and no more room than they took.
+def test_a_full_disk_is_shown_differently_from_one_with_space(cli, cluster, browse, tmp_path):
+    """Two disks of bookie-1: one reports that it is full, the other has only journals, and no further space.
 
     bookie-2 is of a version that names no directories.
     """
@@ -104,12 +104,12 @@ def test_the_archive_is_shown_with_what_is_in_it_what_waits_and_what_failed(cli,
     up, bucket = archived
     with console_process(cli, up.metadata, tmp_path / "err") as (url, _):
         page = browse(f"{url}#/upkeep")
-        bar = page.get_by_role("progressbar", name="Of the closed ledgers, those in the archive")
+        bar = page.get_by_role("progressbar", name="Part of the closed ledgers that is in the archive")
         page.get_by_text("67 % of the closed ledgers are in the archive").wait_for()
         assert bar.evaluate("bar => bar.value / bar.max") == pytest.approx(2 / 3)
         assert fact(page, "Archived") == "2 ledgers"
         assert fact(page, "Waiting") == f"1 ledger, {PAYLOAD_BYTES / 1024:.1f} KiB"
-        assert re.fullmatch(r"\d+ (s|min)", fact(page, "Oldest that waits"))
+        assert re.fullmatch(r"\d+ (s|min)", fact(page, "Oldest waiting ledger"))
         page.locator("dd", has_text=re.compile(r"^[\d,]+: ")).wait_for()
         assert "bucket" in fact(page, "Failures")
         page.get_by_text(f"file://{bucket}", exact=True).wait_for()
@@ -118,7 +118,7 @@ def test_the_archive_is_shown_with_what_is_in_it_what_waits_and_what_failed(cli,
         page.get_by_text("100 % of the closed ledgers are in the archive").wait_for()
         assert bar.evaluate("bar => bar.value / bar.max") == 1
         assert fact(page, "Waiting") == "0 ledgers, 0 B"
-        assert fact(page, "Oldest that waits") == "\u2013"
+        assert fact(page, "Oldest waiting ledger") == "\u2013"
         page.locator("dd", has_text=re.compile("^3 ledgers$")).first.wait_for()
         assert not page.complaints
 
@@ -129,32 +129,34 @@ def test_a_repair_is_seen_to_go_on_and_to_end(cli, browse, tmp_path):
         lose_a_bookie(up, ledgers)
         with console_process(cli, up.metadata, tmp_path / "err") as (url, _):
             page = browse(f"{url}#/upkeep")
-            page.get_by_text("Nothing is to be repaired.").wait_for()
+            page.get_by_text("Nothing to repair.").wait_for()
             with repairing(cli, up.metadata, tmp_path / "repair.log"):
                 _watch(page, ledgers)
         assert not page.complaints
 
 
 def _watch(page, ledgers: list[int]) -> None:
-    whole = page.get_by_role("progressbar", name="Of what is to be repaired, the part that is done")
+    whole = page.get_by_role("progressbar", name="Finished part of the repair")
     page.locator(".progress", has_text=re.compile(r"iB/s · about \d+ s left")).wait_for()
     told, value = page.locator(".progress").text_content(), whole.evaluate("bar => bar.value")
-    assert re.search(r"[0-2] of 3 ledgers mended · [\d.]+ [KM]iB of about 6.1 MiB copied", told), told
+    assert re.search(r"[0-2] of 3 ledgers repaired · [\d.]+ [KM]iB of about 6.1 MiB copied", told), told
     assert 0 < value < 1
     task = rows(page, "Repair tasks").first.locator("td")
     assert task.nth(0).text_content() == "lost bookie"
     assert re.fullmatch("[0-2] of 3", task.nth(2).text_content())
-    mended = rows(page, "Ledgers being mended").first
+    mended = rows(page, "Ledgers in repair").first
     assert int(mended.get_by_role("link").text_content()) in ledgers
     assert mended.locator("td").nth(1).text_content() in {"0 of 1", "1 of 1"}
     page.wait_for_function("([bar, before]) => bar.value > before", arg=[whole.element_handle(), value])
-    page.get_by_text("Nothing is to be repaired.").wait_for()
-    page.locator("dd", has_text=re.compile(r"^3 ledgers looked at, [\d.]+ MiB copied .* 3 places taken")).wait_for()
+    page.get_by_text("Nothing to repair.").wait_for()
+    page.locator(
+        "dd", has_text=re.compile(r"^3 ledgers checked, [\d.]+ MiB copied .* 3 ensemble positions given")
+    ).wait_for()
     assert fact(page, "Ledgers with too few good copies") == "0"
 
 
 @pytest.mark.skipif(not SCREENSHOTS, reason="make console-screenshots wants them")
-def test_pictures_of_a_bookie_and_of_a_repair_under_way_are_taken(cli, browse, plain_place, tmp_path):
+def test_screenshots_of_a_bookie_and_of_a_running_repair_are_taken(cli, browse, plain_place, tmp_path):
     with cli.up(plain_place / "cluster", "--no-repair", bookies=4) as up, contextlib.ExitStack() as undo:
         bucket, status = f"file://{plain_place}/archive", ("offload", "status", "--json")
         for _ in range(9):

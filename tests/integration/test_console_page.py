@@ -1,6 +1,6 @@
-"""The console's page in a real browser, on real bookies: what people see and do there, and what names cannot do.
+"""The page of the console in a real browser, with real bookies: views, actions, and hostile names.
 
-With TALLYBOOK_SCREENSHOTS, a folder, pictures of the views are put there.
+If TALLYBOOK_SCREENSHOTS names a folder, screenshots of the views are written there.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ def test_the_way_from_a_ledger_to_the_copies_of_an_entry_is_one_of_links(cli, fi
         page.get_by_role("heading", name="bookie-2").wait_for()
 
 
-def test_names_are_text_whatever_is_in_them_and_nothing_comes_from_elsewhere(cli, filled, browse, tmp_path):
+def test_any_name_is_shown_as_text_and_nothing_is_loaded_from_elsewhere(cli, filled, browse, tmp_path):
     metadata, ledger = filled
     with console(cli, metadata, tmp_path / "err") as (url, _):
         page = browse(url)
@@ -107,7 +107,7 @@ def test_the_way_from_a_stream_leads_to_the_copies_of_its_records(cli, filled, b
         page.locator("td .pill.good", has_text="intact").nth(2).wait_for()
 
 
-def test_the_median_and_the_slowest_hundredth_are_of_what_came_between_two_looks(cli, filled, browse, tmp_path):
+def test_the_median_and_the_99th_percentile_are_of_samples_between_two_polls(cli, filled, browse, tmp_path):
     """Between two looks, bookie-1 has 90 writes of up to 1 ms and 10 of up to 5 ms, bookie-2 100 of up to 1 ms.
 
     bookie-3 has fewer than before: it was started again, and nothing can be said of it.
@@ -171,7 +171,7 @@ def test_a_ledger_is_deleted_after_a_question_and_with_its_password_only(cli, lo
 
 @contextmanager
 def secured(cli, authority, root: Path) -> Iterator[str]:
-    """The page of a cluster of one bookie, with security: for ``root`` and ``looks``, who have tokens."""
+    """The page of a cluster of one bookie, with security: for ``root`` and ``looks``, which have tokens."""
     rules = root / "authority/access.toml"
     principal = '\n[[principal]]\nname = "{0}"\nroles = ["{1}"]\ntokens = ["{0}"]\n'
     rules.write_text(rules.read_text() + principal.format("looks", "reader"))
@@ -189,20 +189,23 @@ def secured(cli, authority, root: Path) -> Iterator[str]:
         process.stdout.close()
 
 
-def test_whoever_signs_in_with_a_token_sees_what_he_may_and_nobody_else_sees_anything(cli, authority, browse, tmp_path):
+def test_a_token_shows_what_its_role_permits_and_without_one_nothing_is_shown(cli, authority, browse, tmp_path):
     token = authority.token("looks", lifetime=timedelta(hours=1))
     with secured(cli, authority, tmp_path) as url:
         assert url.startswith("https://")
         # What Chromium makes of certificates of an authority of one's own is not what is tried here.
         page = browse(url, until="#sign-in[open]", ignore_https_errors=True)
+        page.locator("#live", has_text="not signed in").wait_for()
+        assert page.locator("#sign-in-error").text_content() == "", "no token was refused yet"
         page.get_by_label("Token").fill("nonsense")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Sign in").click()
         page.locator("#sign-in[open] #sign-in-error:not(:empty)").wait_for()
         assert rows(page, "Bookies").count() == 0
         page.get_by_label("Token").fill(token)
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Sign in").click()
         page.wait_for_selector("#live.live")
         assert rows(page, "Bookies").count() == 1
+        page.get_by_role("link", name="bookie-1").click()
         page.get_by_role("button", name="Drain bookie-1").click()
         page.get_by_role("dialog").get_by_role("button", name="Drain").click()
         page.locator("#confirm-error", has_text="looks").wait_for()
@@ -220,8 +223,65 @@ def test_what_does_not_exist_is_said_in_words(cli, filled, browse, tmp_path):
         page = browse(url)
         page.goto(f"{url}#/ledgers/99999999")
         page.get_by_role("alert").get_by_text("there is no ledger 99999999").wait_for()
+        assert page.locator("#live").text_content() == "live", "the console has answered"
         page.goto(f"{url}#/nonsense")
         page.get_by_role("alert").get_by_text("there is no such view").wait_for()
+        assert page.locator("#live").text_content() == "live"
+
+
+def test_ledgers_are_listed_newest_first_and_found_by_name_and_state(cli, filled, browse, tmp_path):
+    metadata, ledger = filled
+    with console(cli, metadata, tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/ledgers")
+        times = rows(page, "Ledgers").locator("td:last-child")
+        times.nth(1).wait_for()
+        assert times.all_text_contents() == sorted(times.all_text_contents(), reverse=True)
+        assert page.locator("th[aria-sort='descending']").text_content().startswith("Created")
+        page.get_by_label("Name or id").fill("<SCRIPT>")
+        page.get_by_role("button", name="Search").click()
+        page.get_by_text(re.compile(r"^1 of \d+ ledgers")).wait_for()
+        assert rows(page, "Ledgers").get_by_role("link", name=str(ledger), exact=True).count() == 1
+        page.get_by_label("State").select_option("open")
+        page.get_by_text("No ledger matches.").wait_for()
+        page.goto(f"{url}#/ledgers")
+        page.get_by_role("link", name="Size").click()
+        page.locator("th[aria-sort='descending']", has_text="Size").wait_for()
+        page.get_by_role("link", name="Size").click()
+        page.locator("th[aria-sort='ascending']", has_text="Size").wait_for()
+
+
+def test_streams_are_found_by_a_part_of_their_name(cli, filled, browse, tmp_path):
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/streams")
+        page.get_by_label("Name").fill("ORDERS")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name=STREAM).wait_for()
+        page.get_by_label("Name").fill("nothing like it")
+        page.get_by_role("button", name="Search").click()
+        page.get_by_text("No stream matches.").wait_for()
+
+
+def test_ids_beyond_what_a_browser_can_count_to_are_shown_whole(cli, filled, browse, tmp_path):
+    """Ids up to 2^63 - 1: as numbers, JavaScript would round them."""
+    ledger, entry = str(2**63 - 1), str(2**53 + 1)
+    fragments = [{"first_entry_id": 0, "bookies": ["bookie-1"]}, {"first_entry_id": entry, "bookies": ["bookie-2"]}]
+    told = {
+        "ledger_id": ledger, "state": "closed", "entries": str(2**53 + 2), "bytes": 7, "last_entry_id": entry,
+        "ensemble": 1, "write_quorum": 1, "ack_quorum": 1, "created_at": None, "password": False, "digest": "crc32c",
+        "fragments": fragments, "missed": [], "archive": None, "custom": {}, "last_add_confirmed": entry,
+    }  # fmt: skip
+    page_of_list = {"ledgers": [told], "next": None, "matches": 1, "indexed": 1, "total": 1, "at_ms": 1, "age_ms": 1,
+                    "why": "", "unreadable": 0}  # fmt: skip
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/upkeep")
+        page.route("**/api/v1/ledgers?*", lambda route: route.fulfill(json=page_of_list))
+        page.route(f"**/api/v1/ledgers/{ledger}", lambda route: route.fulfill(json=told))
+        page.goto(f"{url}#/ledgers")
+        page.get_by_role("link", name=ledger, exact=True).click()
+        page.get_by_role("heading", name=f"Ledger {ledger}").wait_for()
+        assert rows(page, "Fragments").nth(0).text_content() == f"0{2**53}bookie-1"
+        assert rows(page, "Fragments").nth(1).text_content() == f"{entry}{entry}bookie-2"
+        page.get_by_text(f"{2**53 + 2:,}", exact=True).wait_for()
 
 
 def test_the_keyboard_is_enough_and_a_renewed_page_keeps_the_focus(cli, filled, browse, tmp_path):
@@ -280,7 +340,7 @@ def test_what_is_not_known_yet_is_not_shown_as_nothing(cli, filled, browse, tmp_
         page = browse(f"{url}#/ledgers")
         page.route("**/api/v1/overview", unknown)
         page.goto(f"{url}#/")
-        page.get_by_text("looked at for the first time").wait_for()
+        page.get_by_text("polled for the first time").wait_for()
         page.locator("#live.stale", has_text="nothing is known yet").wait_for()
         assert not page.complaints
 
@@ -328,7 +388,7 @@ def test_bookies_that_do_not_tell_their_numbers_are_not_taken_for_idle_ones(cli,
         tile = page.locator(".tile", has=page.get_by_role("heading", name="Writes"))
         tile.get_by_text("of 2 of 3 bookies").wait_for()
         tile.locator(".value", has_text="B/s").wait_for()
-        assert "does not tell its numbers" in rows(page, "Bookies").first.text_content()
+        assert "does not report metrics" in rows(page, "Bookies").first.text_content()
         silent = 3
         page.get_by_text("of 0 of 3 bookies").first.wait_for()
         tile.locator(".value", has_text=re.compile("^\u2013$")).wait_for()
@@ -337,7 +397,8 @@ def test_bookies_that_do_not_tell_their_numbers_are_not_taken_for_idle_ones(cli,
 def test_a_ledger_that_cannot_be_read_is_a_row_that_says_so(cli, filled, browse, tmp_path):
     def answer(route) -> None:
         row = {"ledger_id": 7, "state": "unreadable", "why": "written by a newer Tallybook"}
-        route.fulfill(json={"ledgers": [row], "next": None})
+        counted = {"matches": 1, "indexed": 1, "total": 1, "at_ms": 1, "age_ms": 1, "why": "", "unreadable": 1}
+        route.fulfill(json={"ledgers": [row], "next": None, **counted})
 
     with console(cli, filled[0], tmp_path / "err") as (url, _):
         page = browse(url)
@@ -368,13 +429,13 @@ def test_lists_that_are_cut_say_how_much_is_left(cli, filled, browse, tmp_path):
         page.get_by_text("and 70 more namespaces").wait_for()
 
 
-def test_who_repairs_is_shown_and_a_round_of_the_auditor_is_run_on_demand(cli, filled, browse, tmp_path):
+def test_the_repair_process_is_shown_and_an_auditor_pass_is_run_on_demand(cli, filled, browse, tmp_path):
     with console(cli, filled[0], tmp_path / "err") as (url, _):
         page = browse(f"{url}#/upkeep")
         page.locator(".pill.good", has_text="running at ").wait_for()
-        page.get_by_role("button", name="Look now").click()
-        page.get_by_role("dialog").get_by_role("button", name="Look now").click()
-        page.get_by_text("0 tasks handed out").wait_for()
+        page.get_by_role("button", name="Audit now").click()
+        page.get_by_role("dialog").get_by_role("button", name="Audit now").click()
+        page.get_by_text("0 tasks published").wait_for()
         assert page.locator("main").get_by_text("UTC").count() >= 1, "a time has a zone"
 
 
@@ -392,17 +453,20 @@ def test_a_bookie_is_drained_after_a_question_and_one_that_dies_is_seen(cli, bro
         page = browse(url)
         mode = rows(page, "Bookies").nth(1).locator(".pill")
         assert mode.text_content() == "writable"
+        assert rows(page, "Bookies").get_by_role("button").count() == 0, "no row is drained by one click beside it"
+        page.get_by_role("link", name="bookie-2").click()
         page.get_by_role("button", name="Drain bookie-2").click()
         page.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="Drain bookie-2").click()
-        assert "it has to others" in page.get_by_role("dialog").text_content()
+        assert "its data to other bookies" in page.get_by_role("dialog").text_content()
         with page.expect_response(re.compile("bookies/bookie-2/drain")) as answer:
             page.get_by_role("dialog").get_by_role("button", name="Drain").click()
         assert answer.value.status == 200
-        rows(page, "Bookies").nth(1).locator(".pill.warn", has_text="draining").wait_for()
+        page.locator(".title .pill.warn", has_text="draining").wait_for()
         drains = [each for each in page.asked if each.endswith("/drain")]
         assert len(drains) == 1, "the question that was cancelled did nothing"
         page.get_by_role("button", name="Undrain bookie-2").wait_for()
+        page.get_by_role("link", name="Overview").first.click()
         os.kill(up.pids[2], signal.SIGKILL)
         page.locator(".health.bad").wait_for()
         page.locator(".health li", has_text="bookie-3").wait_for()
@@ -432,15 +496,15 @@ def test_pictures_of_the_page_are_taken(cli, browse, plain_place, tmp_path):
                 page.emulate_media(color_scheme="dark" if name == "dark" else "light")
                 page.goto(url + place(ledger))
                 page.wait_for_selector("#live.live")
-                # The lag of subscriptions is known from when the view is looked at.
+                # The lag of subscriptions is polled only while the view is open.
                 _load(page, load, turns=40 if name == "stream" else 4)
-                # Given a path, it would write in a thread that lives as long as the browser.
+                # With a path, it would write in a thread that exists as long as the browser.
                 Path(SCREENSHOTS, f"console-{name}.png").write_bytes(page.screenshot())
 
 
 @contextmanager
 def _stream_that_is_used(metadata: str) -> Iterator[None]:
-    """Beside the block, orders/eu is written and read: by one who follows, by one who comes now and then."""
+    """While the block runs, orders/eu is written, and read by one reader that follows and one that polls rarely."""
     over = threading.Event()
 
     async def read(streams: StreamStore, name: str, batch: int) -> None:

@@ -1,14 +1,15 @@
-"""A bookie on this machine's disk whose RocksDB is damaged: rows take good copies, a lost block stops nothing."""
+"""A bookie on a real disk whose RocksDB is damaged: rows are repaired, and a lost block stops nothing."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.settled import Settled
-from tallybook.bookie.storage.index_format import row_key
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.storage.index.format import row_key
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, EntryRange
 from tallybook.core.errors import EntryUnknown
 from tallybook.core.ids import MAX_ID
@@ -25,12 +26,14 @@ def batch(ledger_id: int, number: int) -> bytes:
 
 
 def metadata_of(cookies: dict[str, bytes]) -> KnownMetadata:
-    return KnownMetadata(settled={each: Settled(LAST, closed=True) for each in LEDGERS}, cookies=cookies)
+    return KnownMetadata(
+        confirmed_prefixes={each: ConfirmedPrefix(LAST, closed=True) for each in LEDGERS}, cookies=cookies
+    )
 
 
 async def add(made: RealBookie, data: bytes, *, repair: bool = False) -> int:
     answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-    made.bookie.add(data, b"", answered.set_result, repair=repair)
+    made.bookie.add(data, b"", answered.set_result, kind=AddKind.REPAIR if repair else AddKind.ORDINARY)
     return (await answered).code
 
 
@@ -86,30 +89,30 @@ async def test_a_block_that_cannot_be_read_costs_what_is_in_it_and_stops_nothing
     await asyncio.to_thread(spoil, tmp_path)
     metadata = metadata_of(cookies)
     async with real_bookie(str(tmp_path), metadata, pytest.fail) as made:
-        missing, untold = set(), set()
+        missing, unreadable = set(), set()
         for ledger_id in LEDGERS:
             held = await made.bookie.held(ledger_id, 0, LAST)
             there = {each for span in held.ranges for each in range(span.first, span.last + 1)}
             missing |= {(ledger_id, each) for each in set(range(LAST + 1)) - there}
-            untold |= {ledger_id} if held.limbo else set()
-        assert {ledger_id for ledger_id, _ in missing} == untold
-        assert 0 < len(untold) < len(LEDGERS)
+            unreadable |= {ledger_id} if held.limbo else set()
+        assert {ledger_id for ledger_id, _ in missing} == unreadable
+        assert 0 < len(unreadable) < len(LEDGERS)
         for ledger_id, entry_id in missing:
             with pytest.raises(EntryUnknown):
                 await read(made, ledger_id, entry_id)
-        for ledger_id in set(LEDGERS) - untold:
+        for ledger_id in set(LEDGERS) - unreadable:
             assert await read(made, ledger_id, LAST) == batch(ledger_id, BATCHES - 1)
         ledger_id, entry_id = min(missing)
         assert await add(made, batch(ledger_id, entry_id // COUNT), repair=True) == EntryUnknown.wire_code
         await made.bookie._parts.scrub.round()
-        gone = max(set(LEDGERS) - untold)
-        metadata.fates[gone] = Fate.RELEASED
+        gone = max(set(LEDGERS) - unreadable)
+        metadata.dispositions[gone] = LedgerDisposition.RELEASED
         await made.bookie.collect()
         stats = made.bookie.stats()
         assert (stats["scrub_rounds_total"], stats["ledgers_dropped_total"]) == (1, 1)
         assert stats["index_untold_total"] >= 2
         listed = await made.bookie.held_ledgers(-1, 1000)
-        assert {each.ledger_id for each in listed.ledgers} >= set(LEDGERS) - untold - {gone}
+        assert {each.ledger_id for each in listed.ledgers} >= set(LEDGERS) - unreadable - {gone}
         assert listed.complete
     # The scrub has given that index up, and the entry logs are whole.
     async with real_bookie(str(tmp_path), metadata, pytest.fail) as made:

@@ -1,19 +1,29 @@
-"""The examples in other languages do what they show, on a real gateway; each where its language is there."""
+"""Examples do what they show: the programs of README.md, and those in other languages, on a real gateway.
+
+An example in another language is tested if its tools are installed.
+"""
 
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from tallybook.cli.app import COMMANDS, build
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 BUILD_SECONDS = 600
-"""With nothing there that was downloaded before, on a machine that others use, too."""
+"""A generous time limit: downloads, on a shared machine."""
+FIRST_PAGE = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", FIRST_PAGE, re.DOTALL)
+"""The programs of README.md, each with the output that the page shows."""
 TOOLS = os.environ["PATH"] + os.pathsep + "/usr/local/go/bin"
 
 
@@ -33,7 +43,7 @@ def built(language: str, *tools: str) -> None:
 
 
 def said(*command: object, code: int = 0) -> str:
-    """What a program prints."""
+    """The output of a program."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
@@ -73,3 +83,19 @@ def test_the_example_in_java_appends_to_a_stream_and_reads_it_back(gateway):
     program = ["java", "-cp", f"{target / 'classes'}:{target / 'lib'}/*", "Example"]
     check([said(*program, gateway) for _ in range(2)], "Java")
     said(*program, "127.0.0.1:1", code=1)
+
+
+@pytest.mark.parametrize(("program", "output"), PROGRAMS, ids=["asyncio", "blocking"])
+def test_a_program_of_the_first_page_runs_as_it_stands(program, output, cluster, tmp_path):
+    options = typer.main.get_command(build(COMMANDS)).commands["up"].params
+    (data,) = [option.default for option in options if option.name == "data"]
+    (tmp_path / data).symlink_to(cluster.data)  # as if `tallybook up` ran in that folder
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-P", "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_every_program_of_the_first_page_is_run():
+    assert FIRST_PAGE.count("```python\n") == len(PROGRAMS) == 2

@@ -1,4 +1,4 @@
-"""The gateway on a real cluster, used by a real gRPC client as a program in any language would."""
+"""The gateway of a real cluster, used by a real gRPC client like a program in any language."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from tallybook.client.client import Client
-from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import MAX_ENTRY_BYTES, MIB
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.ledgers.service import LEDGER_SERVICE
 from tallybook.gateway.server import serving
-from tallybook.gateway.service import LEDGER_SERVICE
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
 
@@ -33,7 +33,7 @@ OPEN = pb.LEDGER_STATE_OPEN
 
 
 def got(address: str, path: str) -> str:
-    """What is served over HTTP."""
+    """The body served over HTTP."""
     with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
         return answer.read().decode()
 
@@ -72,7 +72,7 @@ class Gateway:
     async def closed(self, ledger_id: int) -> pb.Ledger:
         """The state of a ledger that is closed soon."""
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while (ledger := await self.describe(ledger_id)).state != CLOSED:  # noqa: ASYNC110 (nothing tells of it)
+            while (ledger := await self.describe(ledger_id)).state != CLOSED:  # noqa: ASYNC110 (no notification)
                 await asyncio.sleep(0.01)
         return ledger
 
@@ -84,7 +84,7 @@ class Gateway:
     async def until(self, name: str, value: float) -> None:
         """Wait until a metric has a value."""
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while await self.number(name) != value:  # noqa: ASYNC110 (nothing tells of it)
+            while await self.number(name) != value:  # noqa: ASYNC110 (no notification)
                 await asyncio.sleep(0.01)
 
 
@@ -284,7 +284,7 @@ async def test_a_ledger_is_closed_however_its_stream_ends_and_keeps_what_was_ack
         await client.until("tallybook_gateway_reserved_bytes", 0)
 
 
-async def test_close_ends_the_stream_of_a_writer_and_closes_what_nobody_has_written(gateway, cluster):
+async def test_close_ends_the_stream_of_a_writer_and_closes_a_ledger_without_writers(gateway, cluster):
     async with gateway() as client:
         stream = await client.append(create=pb.CreateRequest())
         await stream.send(b"one")
@@ -292,8 +292,8 @@ async def test_close_ends_the_stream_of_a_writer_and_closes_what_nobody_has_writ
         assert await stream.end() == closed
         assert closed.last_entry_id in (-1, 0), "it may have come before the payload"
 
-        nobodys = await client.stub.Create(pb.CreateRequest())
-        assert (await client.stub.Close(pb.CloseRequest(ledger_id=nobodys.ledger_id))).state == CLOSED
+        unnamed = await client.stub.Create(pb.CreateRequest())
+        assert (await client.stub.Close(pb.CloseRequest(ledger_id=unnamed.ledger_id))).state == CLOSED
 
         async with Client(cluster.metadata) as elsewhere:
             writer = await elsewhere.create_ledger()
@@ -350,7 +350,7 @@ WRONG_CALLS = {
     "a page beyond every id": ("List", pb.ListRequest(page_token=str(2**63)), "INVALID_ARGUMENT", "InvalidArgument"),
     "a page beyond all": ("List", pb.ListRequest(page_token="9" * 30), "INVALID_ARGUMENT", "InvalidArgument"),
     "a quorum of too many": ("Create", pb.CreateRequest(ack_quorum=4), "INVALID_ARGUMENT", "InvalidArgument"),
-    "more servers than there are": ("Create", pb.CreateRequest(ensemble=60), "UNAVAILABLE", "NotEnoughBookies"),
+    "more servers than there are": ("Create", pb.CreateRequest(ensemble=60), "UNAVAILABLE", "EnsembleTooLarge"),
     "a digest of no kind": ("Create", pb.CreateRequest(digest=9), "INVALID_ARGUMENT", "InvalidArgument"),
     "a signature without a password": ("Create", pb.CreateRequest(digest=2), "INVALID_ARGUMENT", "InvalidArgument"),
     "a password of two KiB": ("Create", pb.CreateRequest(password=bytes(2048)), "INVALID_ARGUMENT", "InvalidArgument"),

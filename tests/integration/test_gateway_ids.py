@@ -1,6 +1,6 @@
-"""Ids in requests to a gateway: those that cannot be, the highest ones, and those that are not there, in every method.
+"""Ids in gateway requests: invalid, maximal and missing ones, in every method.
 
-They are said byte by byte: what cannot be in a message is not made by the library of a client either.
+The requests are encoded by hand, since client libraries do not encode invalid messages.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import grpc.aio
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.config import GatewaySettings
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.ledgers.service import LEDGER_SERVICE
 from tallybook.gateway.metrics import METHODS
 from tallybook.gateway.server import serving
-from tallybook.gateway.service import LEDGER_SERVICE
 from tallybook.proto import ledger_pb2 as pb
 
 from .grpc_codes import DEADLINE_SECONDS, begun
@@ -32,7 +32,7 @@ HIGHEST = 2**63 - 1
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf has it, of whatever size."""
+    """A protobuf varint of any size."""
     said = bytearray()
     while value > 0x7F:
         said.append(value & 0x7F | 0x80)
@@ -113,16 +113,16 @@ async def test_what_can_be_no_ledger_is_refused_and_the_highest_id_is_one_that_i
 
 
 @pytest.mark.parametrize("method", NAMING)
-async def test_whoever_does_not_say_which_ledger_is_refused_and_told_what_is_missing(cluster, method):
+async def test_a_request_without_a_ledger_id_is_refused_and_names_the_missing_field(cluster, method):
     async with served(cluster.metadata) as port:
         for said in (b"", varint((3 if method == "Append" else 2) << 3 | 2) + b"\x01x"):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await port(method, said)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert ("must name a ledger" if method == "Append" else "ledger_id is left out") in caught.value.details()
+            assert ("must name a ledger" if method == "Append" else "ledger_id is missing") in caught.value.details()
 
 
-def test_who_means_ledger_zero_says_so():
+def test_ledger_id_zero_is_encoded_explicitly():
     for kind in (pb.DescribeRequest, pb.CloseRequest, pb.RecoverRequest, pb.DeleteRequest, pb.ReadRequest,
                  pb.TailRequest, pb.AppendOpen):  # fmt: skip
         assert kind(ledger_id=0).SerializeToString() == field(LEDGER_ID, 0)

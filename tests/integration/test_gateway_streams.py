@@ -1,4 +1,4 @@
-"""Streams through a gateway on a real cluster, used by a real gRPC client as a program in any language would."""
+"""Streams through the gateway of a real cluster, used by a real gRPC client like a program in any language."""
 
 import asyncio
 import json
@@ -18,15 +18,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tallybook.client.client import Client
-from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import MIB
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.ledgers.service import LEDGER_SERVICE
 from tallybook.gateway.server import serving
-from tallybook.gateway.service import LEDGER_SERVICE
-from tallybook.gateway.stream_service import STREAM_SERVICE
-from tallybook.metadata.ledger_use import is_of_stream
+from tallybook.gateway.streams.service import STREAM_SERVICE
+from tallybook.metadata.stream_use import belongs_to_stream
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2_grpc
 from tallybook.proto import stream_pb2 as pb
-from tallybook.runtime.grpc_calls import DETAILS_KEY
+from tallybook.runtime.grpc.call_server import DETAILS_KEY
 
 from .grpc_codes import CUT_OFF, begun
 
@@ -60,7 +60,7 @@ class Gateway:
     async def until_one_was_too_slow(self) -> None:
         """Wait until a reader was cut off."""
         wanted = "tallybook_gateway_readers_too_slow_total 1"
-        while wanted not in await asyncio.to_thread(self._metrics):  # noqa: ASYNC110 (nothing tells of it)
+        while wanted not in await asyncio.to_thread(self._metrics):  # noqa: ASYNC110 (no notification)
             await asyncio.sleep(0.01)
 
     def _metrics(self) -> str:
@@ -68,7 +68,7 @@ class Gateway:
             return answer.read().decode()
 
     async def payloads(self, name: str, **more: Any) -> list[bytes]:
-        """All that is in a stream."""
+        """All records of a stream."""
         replies = self.stub.Read(pb.ReadStreamRequest(name=name, **more))
         return [record.payload async for reply in replies for record in reply.records.records]
 
@@ -115,12 +115,12 @@ async def segment_of(cluster, stream: pb.Stream) -> int:
     """The ledger that is the only segment of a stream."""
     async with Client(cluster.metadata) as client:
         found = [await client.ledger_metadata(each) async for each in client.list_ledgers()]
-    [ledger_id] = [each.ledger_id for each in found if is_of_stream(each, stream.stream_id)]
+    [ledger_id] = [each.ledger_id for each in found if belongs_to_stream(each, stream.stream_id)]
     return ledger_id
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> ErrorInfo:
-    """What a failed call says to programs."""
+    """The error details of a failed call."""
     trailer = dict(error.trailing_metadata())
     info = ErrorInfo()
     assert Status.FromString(trailer[DETAILS_KEY]).details[0].Unpack(info)
@@ -294,7 +294,7 @@ async def test_a_client_goes_on_at_another_gateway_when_its_own_is_killed_in_the
         process.communicate()
 
 
-async def test_a_gateway_process_that_is_told_to_stop_ends_its_streams_and_lets_go_of_them(cli, cluster):
+async def test_a_gateway_process_that_stops_ends_its_streams_and_releases_them(cli, cluster):
     process, address = await asyncio.to_thread(started, cli, cluster)
     with process:
         async with opened(cluster) as other, grpc.aio.insecure_channel(address) as channel:

@@ -1,4 +1,4 @@
-"""What ports of gRPC say of themselves, and to whom: a moment's health to everybody, what lasts to those let in."""
+"""Health and reflection of gRPC ports: Check without authentication, long-running calls only for authorized callers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from tallybook.core.access import Role
-from tallybook.runtime import allowed, grpc_about
 from tallybook.runtime.calls import Call
-from tallybook.runtime.grpc_calls import CallListener, bound_calls
-from tallybook.runtime.grpc_load import GrpcLoad
-from tallybook.runtime.grpc_options import SERVICE as BOOKIE_SERVICE
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.security import open_security
+from tallybook.runtime.grpc import health_and_reflection as grpc_about
+from tallybook.runtime.grpc.call_server import CallListener, bound_calls
+from tallybook.runtime.grpc.load import GrpcLoad
+from tallybook.runtime.security import reauthorization as allowed
 from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.security.process_security import open_security
+from tallybook.wire.bookie_transport import SERVICE as BOOKIE_SERVICE
+from tallybook.wire.bookie_transport import bookie_transport
 
 from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, LATE, NOT_KNOWN
 
 SOON_SECONDS = 3
 MAX_CALLS, WATCHES, MOMENTS = 24, 3, 3
 BOOKIE_STREAMS = 11
-"""With which the port of a bookie has as many calls."""
+"""A stream limit with which the port of a bookie permits MAX_CALLS calls."""
 SERVICE = "tallybook.api.v1.LedgerService"
 HEALTH = "grpc.health.v1.Health"
 STATUS = health_pb2.HealthCheckResponse
 MORE_QUESTIONS = 3_000
-"""Whose answers do not fit what a client may be sent that reads none of it."""
+"""Requests whose answers exceed the flow-control window of a client that reads none of them."""
 QUESTION = reflection_pb2.ServerReflectionRequest(list_services="")
 
 RULES = """
@@ -62,7 +63,7 @@ async def never(_lane: Any, stream: Any) -> None:
 
 
 class Port:
-    """A port, and those who come to it."""
+    """A port, and its clients."""
 
     def __init__(self, place: Path, authority: Authority, security: Any, listener: Any, load: GrpcLoad) -> None:
         self.load = load
@@ -80,7 +81,7 @@ class Port:
         return grpc.aio.secure_channel(self.listener.address, credentials)
 
     def forbid(self, certificates: str) -> None:
-        """Let those in no more who have such certificates."""
+        """Stop accepting clients with such certificates."""
         rules = self._place / "server/access.toml"
         rules.write_text(rules.read_text().replace(certificates, "tallybook://writer/nobody"))
         self._security.refresh()
@@ -104,7 +105,7 @@ def served(authority: Authority, tmp_path: Path):
         security, load = open_security(str(tmp_path / "server"), serves=True), GrpcLoad()
         async with asyncio.timeout(DEADLINE_SECONDS):
             if bookie:
-                transport = GrpcTransport(
+                transport = bookie_transport(
                     max_streams=BOOKIE_STREAMS, max_connections=MAX_CALLS, security=security, load=load
                 )
                 listener: Any = await transport.listen("127.0.0.1:0", never)
@@ -131,7 +132,7 @@ def asked(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
 
 
 def asking(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
-    """To be refused before it has said anything: of a question that comes too late gRPC may tell instead (INTERNAL)."""
+    """Expect a refusal before the first request: for a request that comes too late gRPC may report INTERNAL instead."""
     return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=metadata)
 
 
@@ -144,7 +145,7 @@ async def begun(channel: grpc.aio.Channel, method: str) -> Any:
     """A call that says nothing, and that the server may have ended already."""
     call: Any = channel.stream_stream(f"/{HEALTH}/{method}")()
     with suppress(grpc.aio.AioRpcError):
-        # Raised where the refusal is here before this task goes on; whoever reads the call has it then as well.
+        # Raised if the denial arrives before this task continues; a read of the call raises it, too.
         await call.wait_for_connection()
     return call
 
@@ -156,7 +157,7 @@ async def refusal(call: Any) -> grpc.StatusCode:
 
 
 async def first(watch: Any) -> Any:
-    """The first that is heard: how it is, or why it is not told."""
+    """The first answer of a watch: the status, or the code of the error."""
     try:
         return (await watch.read()).status
     except grpc.aio.AioRpcError as error:
@@ -170,13 +171,13 @@ async def keep_all(call: Any, kept: list[Any]) -> None:
 
 
 async def until_idle(load: GrpcLoad, calls: int) -> None:
-    """Wait until no more calls are under way: a client hears of an end before the server is done with it."""
+    """Wait until no more calls are in flight: a client sees the end of a call before the server is done with it."""
     while load.readings()["calls"] != calls:  # noqa: ASYNC110 (the port sets no event)
         await asyncio.sleep(0.01)
 
 
 async def until_one_more_is_let_in(channel: grpc.aio.Channel) -> None:
-    """Wait until a place has come free."""
+    """Wait until a call can be accepted again."""
     again: Any = EXHAUSTED
     for _ in range(100):
         again = await first(watched(channel))
@@ -186,7 +187,7 @@ async def until_one_more_is_let_in(channel: grpc.aio.Channel) -> None:
     assert again == STATUS.SERVING
 
 
-async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(served):
+async def test_unauthenticated_callers_get_the_current_status_but_no_watch_and_no_reflection(served):
     async with served() as port, port.without() as channel:
         assert await health(channel) == STATUS.SERVING
         for metadata in ((), (("authorization", "Bearer x"),)):
@@ -196,7 +197,7 @@ async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(
 
 
 @pytest.mark.parametrize("bookie", [False, True])
-async def test_whoever_is_not_let_in_is_in_the_audit_log(served, bookie, caplog):
+async def test_a_refused_caller_is_in_the_audit_log(served, bookie, caplog):
     async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
         for _ in range(3):
             assert await refusal(watched(channel)) is DENIED
@@ -210,12 +211,12 @@ async def test_whoever_is_not_let_in_is_in_the_audit_log(served, bookie, caplog)
 
 
 @pytest.mark.parametrize("bookie", [False, True])
-async def test_whoever_begins_to_ask_and_does_not_leaves_the_calls_to_others(served, bookie):
+async def test_a_caller_that_sends_no_request_leaves_the_calls_to_others(served, bookie):
     async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
         others = port.by_certificate(Role.READER)
         held = [await begun(channel, method) for method in ("Check", "Watch") * MAX_CALLS]
         async with asyncio.timeout(SOON_SECONDS):
-            # All have come, or those that are still on their way may be the many between somebody's call and message.
+            # Wait for all: calls still on their way could arrive between the call and the message of a probe.
             await until_idle(port.load, MOMENTS)
             assert await health(others) == STATUS.SERVING
             assert (await watched(others).read()).status == STATUS.SERVING
@@ -226,7 +227,7 @@ async def test_whoever_begins_to_ask_and_does_not_leaves_the_calls_to_others(ser
         await others.close()
 
 
-async def test_whoever_does_not_say_in_time_what_he_asks_is_over(served, monkeypatch):
+async def test_a_call_whose_request_does_not_arrive_in_time_ends(served, monkeypatch):
     monkeypatch.setattr(grpc_about, "MOMENT_SECONDS", 0.2)
     async with served() as port, port.without() as channel, port.by_certificate(Role.READER) as reader:
         assert await refusal(await begun(channel, "Check")) is LATE
@@ -242,7 +243,7 @@ async def test_what_is_no_question_has_no_answer(served):
 
 
 @pytest.mark.parametrize("bookie", [False, True])
-async def test_a_certificate_without_a_rule_hears_how_it_is_now_and_holds_no_call(served, bookie):
+async def test_a_certificate_without_a_rule_gets_the_current_status_and_no_watch(served, bookie):
     async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
         assert await health(channel) == STATUS.SERVING
         assert await refusal(watched(channel)) is DENIED
@@ -250,7 +251,7 @@ async def test_a_certificate_without_a_rule_hears_how_it_is_now_and_holds_no_cal
 
 
 @pytest.mark.parametrize("bookie", [False, True])
-async def test_whoever_is_let_in_watches_and_asks_what_there_is(served, bookie):
+async def test_an_authorized_caller_watches_health_and_uses_reflection(served, bookie):
     async with served(bookie=bookie) as port, port.by_certificate(Role.READER) as channel:
         watch = watched(channel)
         assert (await watch.read()).status == STATUS.SERVING
@@ -266,7 +267,7 @@ async def test_a_token_is_enough(served):
         assert await asked(channel, port.token("app")).read()
 
 
-async def test_those_who_are_let_in_hold_a_part_of_the_calls_and_their_places_come_free(served):
+async def test_authenticated_callers_hold_a_part_of_the_calls_and_free_them(served):
     async with served() as port, port.by_certificate(Role.READER) as channel, port.without() as others:
         held = [watched(channel) for _ in range(WATCHES)]
         assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * WATCHES
@@ -303,7 +304,7 @@ async def test_calls_about_a_port_and_the_connections_that_have_any_are_counted(
 
 
 @pytest.mark.parametrize("bookie", [False, True])
-async def test_whoever_has_a_bound_of_his_own_leaves_places_to_others(served, bookie):
+async def test_a_principal_with_a_limit_leaves_calls_to_others(served, bookie):
     async with (
         served(bookie=bookie) as port,
         port.by_certificate(Role.ADMIN) as bounded,
@@ -320,8 +321,8 @@ async def test_whoever_has_a_bound_of_his_own_leaves_places_to_others(served, bo
 
 
 @pytest.mark.parametrize("bookie", [False, True], ids=["calls", "bookie"])
-async def test_whoever_may_no_more_loses_his_place(served, bookie, monkeypatch):
-    monkeypatch.setattr(allowed, "LOOK_SECONDS", 0.1)
+async def test_a_caller_that_is_no_longer_authorized_is_cut_off(served, bookie, monkeypatch):
+    monkeypatch.setattr(allowed, "RECHECK_SECONDS", 0.1)
     async with served(bookie=bookie) as port, port.by_certificate(Role.READER) as channel:
         watch = watched(channel)
         assert (await watch.read()).status == STATUS.SERVING
@@ -333,7 +334,7 @@ async def test_whoever_may_no_more_loses_his_place(served, bookie, monkeypatch):
         assert await refusal(descriptions) == DENIED
 
 
-async def test_whoever_asks_for_descriptions_and_asks_no_more_loses_his_place(served, monkeypatch):
+async def test_a_reflection_call_without_further_requests_is_ended(served, monkeypatch):
     monkeypatch.setattr(grpc_about, "QUESTION_SECONDS", 0.2)
     async with served() as port, port.by_certificate(Role.READER) as channel:
         descriptions: Any = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
@@ -343,7 +344,7 @@ async def test_whoever_asks_for_descriptions_and_asks_no_more_loses_his_place(se
 
 
 @pytest.mark.parametrize("bookie", [False, True], ids=["calls", "bookie"])
-async def test_whoever_asks_for_descriptions_and_takes_none_loses_his_place(served, bookie, monkeypatch):
+async def test_a_reflection_call_that_reads_no_answers_is_ended(served, bookie, monkeypatch):
     monkeypatch.setattr(grpc_about, "MOMENT_SECONDS", 0.2)
     async with served(bookie=bookie) as port, port.by_certificate(Role.ADMIN) as bounded:
         flood: Any = reflection_pb2_grpc.ServerReflectionStub(bounded).ServerReflectionInfo()
@@ -367,7 +368,7 @@ async def test_what_is_no_question_about_descriptions_has_no_answer(served):
         assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_whoever_watches_hears_that_the_port_is_about_to_stop(served):
+async def test_a_watch_reports_that_the_port_is_about_to_stop(served):
     async with served() as port, port.by_certificate(Role.READER) as channel:
         assert isinstance(port.listener, CallListener)
         watch, unknown = watched(channel, service=SERVICE), watched(channel, service="nothing")

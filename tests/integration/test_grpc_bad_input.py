@@ -1,4 +1,4 @@
-"""A real gRPC port under attack: whatever arrives on it, other clients are served as if nothing had happened."""
+"""A real gRPC port under attack: invalid input of one client does not affect the service of others."""
 
 import asyncio
 import gzip
@@ -14,9 +14,8 @@ from crc32c import crc32c
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tallybook.bookie.request_lane import MAX_REQUESTS
+from tallybook.bookie.rpc.request_stream import MAX_REQUESTS
 from tallybook.core.answers import ReadAnswer
-from tallybook.core.config import AdmissionSettings
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -26,12 +25,12 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime import wire as wire_module
-from tallybook.runtime.grpc_options import SERVICE
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import frame_batch
+from tallybook.core.settings import AdmissionSettings
+from tallybook.wire import batches as wire_module
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import frame_batch
+from tallybook.wire.bookie_transport import SERVICE, bookie_transport
+from tallybook.wire.lanes import Lane
 
 from .grpc_port import (
     CONTINUATION,
@@ -61,7 +60,7 @@ from .grpc_port import (
 
 
 @pytest.mark.parametrize("said", NOT_GRPC.values(), ids=NOT_GRPC.keys())
-async def test_what_is_not_grpc_harms_nobody(said):
+async def test_bytes_that_are_not_grpc_harm_no_other_client(said):
     async with served() as port:
         reader, writer = await port.raw()
         writer.write(said)
@@ -69,7 +68,7 @@ async def test_what_is_not_grpc_harms_nobody(said):
         writer.close()
 
 
-async def test_connections_that_say_nothing_harm_nobody():
+async def test_silent_connections_harm_no_other_client():
     async with served() as port:
         silent = [await port.raw() for _ in range(300)]
         await port.works()
@@ -192,7 +191,7 @@ async def test_a_message_as_large_as_may_be_is_taken():
 
 FLOODS = {
     "empty batches": b"\x7a\x00" * (MAX_MESSAGE_BYTES // 2),
-    "fields nobody knows": b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 3),
+    "unknown fields": b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 3),
 }
 
 
@@ -234,7 +233,7 @@ async def test_a_compressed_bomb_is_not_unpacked():
     ids=["empty", "noise", "batch", "cut"],
 )
 @pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
-async def test_whoever_does_not_begin_with_a_hello_is_told_and_cut(lane, first):
+async def test_a_peer_that_does_not_begin_with_a_hello_is_told_and_disconnected(lane, first):
     async with served() as port, port.channel() as channel:
         call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
         await call.write(first)
@@ -244,7 +243,7 @@ async def test_whoever_does_not_begin_with_a_hello_is_told_and_cut(lane, first):
         assert await call.read() is grpc.aio.EOF
 
 
-async def test_a_thousand_streams_of_one_client_leave_room_for_others():
+async def test_a_thousand_streams_of_one_client_leave_space_for_others():
     async with served(AdmissionSettings(max_streams=200)) as port, port.channel() as channel:
         calls = [channel.stream_stream(f"/{SERVICE}/Read", None, None)() for _ in range(1000)]
         writing = [asyncio.ensure_future(call.write(HELLO)) for call in calls]
@@ -268,9 +267,9 @@ async def test_of_one_connection_sixty_four_streams_are_served_at_a_time():
             call.cancel()
 
 
-async def test_streams_beyond_the_limit_hear_that_the_bookie_is_busy_and_places_come_free():
+async def test_streams_beyond_the_limit_get_busy_and_slots_are_freed():
     async with served(AdmissionSettings(max_streams=6)) as port:
-        transport, streams = GrpcTransport(), []
+        transport, streams = bookie_transport(), []
         for _ in range(6):
             streams.append(await transport.connect(port.address, Lane.ADD, timeout_seconds=5))
             await streams[-1].send(HELLO)
@@ -281,7 +280,7 @@ async def test_streams_beyond_the_limit_hear_that_the_bookie_is_busy_and_places_
             await stream.close()
 
 
-async def test_a_peer_that_does_not_read_ties_up_little_and_nobody_else():
+async def test_a_peer_that_does_not_read_ties_up_little_and_delays_no_other():
     async with served() as port, port.channel() as channel:
         deaf = await begun(channel, Lane.READ)
         for request_id in range(1, MAX_REQUESTS + 1):
@@ -292,7 +291,7 @@ async def test_a_peer_that_does_not_read_ties_up_little_and_nobody_else():
         await port.works()
         await asyncio.sleep(0.5)
         assert port.bookie.reads <= asked + 1
-        # It reads after all, and gets everything it asked for next.
+        # It reads after all, and gets everything it requests next.
         for _ in range(20):
             assert isinstance(wire.decode_reply(await soon(deaf.read())).outcome, ReadAnswer)
         deaf.cancel()
@@ -300,7 +299,7 @@ async def test_a_peer_that_does_not_read_ties_up_little_and_nobody_else():
 
 async def test_peers_that_vanish_at_any_moment_leave_nothing_behind():
     async with served() as port:
-        transport = GrpcTransport()
+        transport = bookie_transport()
         for turns in range(60):
             stream = await transport.connect(port.address, Lane.READ, timeout_seconds=5)
             await stream.send(HELLO)
@@ -336,7 +335,7 @@ async def test_a_bookie_on_a_disk_outlives_every_attack_and_so_does_what_it_hold
         await port.works()
         await batches_that_are_none_are_refused_one_by_one(channel)
         await requests_that_cannot_be_are_answered(channel)
-        await readers_that_do_not_read_hold_up_nobody(port, channel)
+        await readers_that_do_not_read_delay_no_other(port, channel)
     async with served_from_disk(tmp_path, cookies) as port:
         answer = await port.bookie.read_batches(1, 0, 100, 8 * MIB)
         assert list(answer.batches) == [batch(0), *(batch(first, 500_000) for first in range(1, 7))]
@@ -381,7 +380,7 @@ async def requests_that_cannot_be_are_answered(channel):
         call.cancel()
 
 
-async def readers_that_do_not_read_hold_up_nobody(port, channel):
+async def readers_that_do_not_read_delay_no_other(port, channel):
     adds = await begun(channel)
     await adds.write(wire.encode_attach(wire.Attach(1, b"")))
     for first in range(1, 7):
@@ -417,4 +416,4 @@ async def test_health_and_reflection_answer():
 async def test_a_port_in_use_is_refused_by_name():
     async with served() as port:
         with pytest.raises(InvalidConfig, match=port.address):
-            await GrpcTransport().listen(port.address, port.service.accept)
+            await bookie_transport().listen(port.address, port.service.accept)

@@ -1,4 +1,4 @@
-"""What a gRPC port leaves behind when it is closed: no handler at work, however long that takes to hear of it."""
+"""Closing a gRPC port leaves no handler running, even one that is slow to notice the cancellation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tallybook.runtime import grpc_handlers
 from tallybook.runtime.calls import Call
-from tallybook.runtime.grpc_calls import CallListener, bound_calls
-from tallybook.runtime.grpc_handlers import Handlers
-from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.grpc import handlers as grpc_handlers
+from tallybook.runtime.grpc.call_server import CallListener, bound_calls
+from tallybook.runtime.grpc.handlers import RunningHandlers
+from tallybook.wire.bookie_transport import bookie_transport
 
 from .grpc_codes import DEADLINE_SECONDS
 
@@ -79,18 +79,18 @@ async def test_a_handler_that_takes_too_long_to_end_is_cancelled_again(monkeypat
 
 
 @pytest.mark.parametrize("bookie", [False, True], ids=["calls", "bookie"])
-async def test_whoever_watches_or_asks_has_no_handler_left_either(bookie: bool, monkeypatch: pytest.MonkeyPatch):
+async def test_watch_and_reflection_calls_have_no_handler_left_either(bookie: bool, monkeypatch: pytest.MonkeyPatch):
     kept: list[asyncio.Task[Any]] = []
-    keep = Handlers.keep
+    keep = RunningHandlers.keep
 
-    def noted(handlers: Handlers, task: asyncio.Task[Any]) -> None:
+    def noted(handlers: RunningHandlers, task: asyncio.Task[Any]) -> None:
         kept.append(task)
         keep(handlers, task)
 
-    monkeypatch.setattr(Handlers, "keep", noted)
+    monkeypatch.setattr(RunningHandlers, "keep", noted)
     listener: Any
     if bookie:
-        listener = await GrpcTransport().listen("127.0.0.1:0", lambda _lane, _stream: asyncio.sleep(0))
+        listener = await bookie_transport().listen("127.0.0.1:0", lambda _lane, _stream: asyncio.sleep(0))
     else:
         listener = bound_calls("127.0.0.1:0", max_calls=24, max_connections=24, max_connection_calls=24)
         await listener.serve({})

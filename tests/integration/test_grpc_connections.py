@@ -1,4 +1,4 @@
-"""Connections to a gateway's port on which no call was authenticated: they keep no client out."""
+"""Connections to a gateway's port without an authenticated call: they do not lock other clients out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from tallybook.runtime import grpc_connections
 from tallybook.runtime.calls import Call
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.grpc_calls import CallListener, bound_calls
-from tallybook.runtime.grpc_connections import Peer, peer_of
-from tallybook.runtime.grpc_load import GrpcLoad
+from tallybook.runtime.grpc import connection_watch as grpc_connections
+from tallybook.runtime.grpc.call_server import CallListener, bound_calls
+from tallybook.runtime.grpc.connection_watch import Peer, peer_of
+from tallybook.runtime.grpc.load import GrpcLoad
 
 DEADLINE_SECONDS = 30
 SERVICE = "tallybook.test.Service"
@@ -45,7 +45,7 @@ class Port:
         return await channel.unary_unary(f"/{SERVICE}/Ask")(b"", metadata=TOKEN, timeout=DEADLINE_SECONDS)
 
     async def until(self, name: str, wanted: int) -> None:
-        while self.load.readings()[name] != wanted:  # noqa: ASYNC110 (nothing tells of it)
+        while self.load.readings()[name] != wanted:  # noqa: ASYNC110 (no notification)
             await asyncio.sleep(0.01)
 
 
@@ -129,14 +129,14 @@ def test_a_call_that_is_authenticated_while_the_descriptors_are_looked_at_is_not
 
 
 async def test_the_watch_goes_on_when_descriptors_cannot_be_looked_at_for_a_while(monkeypatch):
-    look, failures = grpc_connections._look, [OSError(24, "Too many open files")]
+    look, failures = grpc_connections._sweep, [OSError(24, "Too many open files")]
 
     def failing_once(*arguments):
         if failures:
             raise failures.pop()
         return look(*arguments)
 
-    monkeypatch.setattr(grpc_connections, "_look", failing_once)
+    monkeypatch.setattr(grpc_connections, "_sweep", failing_once)
     async with watched(monkeypatch) as port:
         await port.held()
         await port.until("waiting", 1)
@@ -153,7 +153,7 @@ def test_a_peer_is_known_by_its_address_and_port(said, peer):
 
 
 async def accepted_of(address: str, count: int) -> int:
-    """How many of so many connections are greeted by the server; the others are dropped at once."""
+    """The number of accepted connections among so many; the others are dropped at once."""
     streams = [await asyncio.open_connection(*address.rsplit(":", 1)) for _ in range(count)]
     try:
         for _, writer in streams:

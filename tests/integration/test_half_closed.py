@@ -1,4 +1,4 @@
-"""A stream whose client closes its half in the middle of a message: nothing of that message is taken."""
+"""A stream half-closed by its client in the middle of a message: nothing of that message is accepted."""
 
 import asyncio
 import struct
@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from tallybook.core.errors import EntryAbsent
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.wire import frame_batch
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import frame_batch
 
 from .grpc_port import DATA, HELLO, batch, begin_call, ended, frame, message, served
 
@@ -23,7 +23,7 @@ async def test_a_stream_half_closed_in_the_middle_of_a_batch_leaves_nothing_of_i
         writer.write(begin_call() + message(HELLO) + frame(DATA, END_STREAM, 1, cut))
         await ended(reader)
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while port.service.stream_count:  # noqa: ASYNC110 (nothing tells of it)
+            while port.service.stream_count:  # noqa: ASYNC110 (no notification)
                 await asyncio.sleep(0.01)
         assert (await port.bookie.read_lac(1)).lac == -1
         with pytest.raises(EntryAbsent):

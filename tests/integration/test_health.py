@@ -1,4 +1,4 @@
-"""``tallybook health``: what it says of a process that serves, that does not yet, that is gone, or that is another."""
+"""``tallybook health``: of a process that serves, that does not serve yet, that is gone, or that is another one."""
 
 import asyncio
 import json
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tallybook.core.access import Role
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.security import open_security
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.security.process_security import open_security
 from tallybook.runtime.tasks import Tasks
 
 from .conftest import Result
@@ -45,7 +45,7 @@ async def process(*reasons: str, security: str = "", at_last: bool = False) -> A
 
 @pytest.fixture
 def health(cli) -> Callable[..., Any]:
-    """Ask, in a thread: who is asked runs on this event loop."""
+    """Check the health in a thread: the server runs on this event loop."""
 
     async def ask(address: str, *words: str, **more: str) -> Result:
         return await asyncio.to_thread(cli.run, "health", *words, TALLYBOOK_HTTP_LISTEN=address, **more)
@@ -108,7 +108,7 @@ async def test_with_security_only_the_host_that_is_meant_is_healthy(authority, h
         assert (await health(f"0.0.0.0:{port}", TALLYBOOK_SECURITY=here)).code == 1
 
 
-async def test_whoever_accepts_and_says_nothing_is_not_healthy(health):
+async def test_a_server_that_accepts_and_sends_nothing_is_not_healthy(health):
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -121,7 +121,7 @@ async def test_whoever_accepts_and_says_nothing_is_not_healthy(health):
     assert "timed out" in json.loads(found.out)["reason"]
 
 
-async def test_whoever_answers_in_another_language_is_not_healthy(health):
+async def test_a_server_of_another_protocol_is_not_healthy(health):
     async def strange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example.org ESMTP\r\n")
         await reader.read()

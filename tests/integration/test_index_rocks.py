@@ -1,4 +1,4 @@
-"""RocksDB as the index: what damage, a torn log and a full disk do to it. Never a wrong row, never a silent loss."""
+"""RocksDB as the index, with damage, a torn log and a full disk: never a wrong row, never a silent loss."""
 
 import shutil
 import subprocess
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.storage import index_format, index_mark
-from tallybook.bookie.storage.index_format import encode_row, encode_state, row_key, state_key
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index import durable_mark as index_mark
+from tallybook.bookie.storage.index import format as index_format
+from tallybook.bookie.storage.index.format import encode_row, encode_state, row_key, state_key
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, StorageError
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
-from tallybook.runtime.disk import Space
+from tallybook.runtime.disk.port import Space
 
 from .rocks_home import SETTINGS, Home, fill, filled, rocks_home, row, to_tables
 
@@ -29,7 +30,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 # -- the log --------------------------------------------------------------------------------
 
 
-async def test_whatever_a_crash_leaves_of_the_unsynced_log_is_a_prefix_of_whole_write_batches(home):
+async def test_a_crash_leaves_a_prefix_of_whole_write_batches_of_the_unsynced_log(home):
     async with home.opened(create=True) as index:
         for number in range(5):
             await fill(index, number)
@@ -215,7 +216,7 @@ async def test_rot_in_a_table_gives_the_right_row_or_unknown_and_never_absent(ho
 
 
 async def unknown_answers(home: Home, count: int) -> int:
-    """How many reads of the index could not be answered; those that were must be right."""
+    """The number of reads of the index that failed; all others must be right."""
     unknown = 0
     try:
         async with home.opened() as index:
@@ -288,7 +289,7 @@ async def test_the_value_of_one_row_under_the_key_of_another_is_unknown(home):
                 await index.find(ledger_id, entry_id)
 
 
-async def test_the_end_of_a_ledger_is_told_although_its_beginning_is_damaged(home):
+async def test_the_end_of_a_ledger_is_reported_although_its_beginning_is_damaged(home):
     async with home.opened(create=True) as index:
         await index.apply([row(1, 10), row(1, 20)], {})
         index._database._rows.put(row_key(1, 0) + b"x", b"")
@@ -345,7 +346,7 @@ async def test_a_full_disk_refuses_the_change_before_the_database_sees_it(home, 
 
 
 @pytest.mark.parametrize("free_mib", [40, 20])
-async def test_a_change_that_makes_room_may_use_what_others_must_leave(home, monkeypatch, free_mib):
+async def test_a_change_that_makes_space_may_use_what_others_must_leave(home, monkeypatch, free_mib):
     async def short(_path: str) -> Space:
         return Space(free_bytes=free_mib * MIB, total_bytes=10**9)
 
@@ -356,10 +357,10 @@ async def test_a_change_that_makes_room_may_use_what_others_must_leave(home, mon
         with pytest.raises(DiskFull):
             await fill(index, 1)
         if free_mib == 40:
-            await index.apply((), {}, drop_ledgers=[7], makes_room=True)
+            await index.apply((), {}, drop_ledgers=[7], frees_space=True)
         else:
             with pytest.raises(DiskFull):
-                await index.apply((), {}, drop_ledgers=[7], makes_room=True)
+                await index.apply((), {}, drop_ledgers=[7], frees_space=True)
 
 
 async def test_no_room_for_the_mark_is_no_reason_to_fail_a_sync(home, monkeypatch):
@@ -402,7 +403,7 @@ async def test_after_a_change_that_failed_there_is_no_other(home, monkeypatch, s
 
 
 @pytest.mark.parametrize("step", ["write", "flush_log"])
-async def test_a_change_that_met_a_full_disk_is_made_again_when_there_is_room(home, monkeypatch, step):
+async def test_a_change_that_met_a_full_disk_is_made_again_when_there_is_space(home, monkeypatch, step):
     def full(*_args: object) -> None:
         raise DiskFull("IO error: No space left on device")
 
@@ -462,7 +463,7 @@ async def test_an_index_on_a_full_file_system_is_closed_and_keeps_what_was_synce
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """An index on a small file system, where this process may mount one, that seems to have room."""
+    """An index on a small file system, where this process may mount one, that reports free space."""
     place = tmp_path / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "none", place]
@@ -482,7 +483,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 @contextmanager
 def full(home: Home) -> Iterator[None]:
-    """All room is taken but for some pages."""
+    """All space is used but for some pages."""
     filler = home.root / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:

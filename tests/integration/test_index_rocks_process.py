@@ -1,4 +1,4 @@
-"""RocksDB as the index in a process of its own: killed while it writes, and with a disk that takes its time to read."""
+"""RocksDB as the index in a separate process: killed during writes, and with a disk that reads slowly."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ import time
 
 import pytest
 
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.core.config import StorageSettings
 from tallybook.core.ids import MAX_ID
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
 
 KILLS = 8
@@ -42,7 +42,7 @@ async def write_until_killed(directory: str) -> None:
 
 
 async def survived(directory: str) -> int:
-    """How many write batches are there, once it is certain that they are whole and the first ones."""
+    """The number of write batches, after checking that they are a whole prefix."""
     disk, workers = RealDisk(), ThreadWorkers(2, "index")
     index = await RocksIndex.open(disk, directory, workers, SETTINGS, create=False)
     count, rows, after = int(await index.load_state(1) or b"0"), [], 0

@@ -1,4 +1,4 @@
-"""RocksDB as the index: what is dropped, or opened again, while somebody looks for it."""
+"""RocksDB as the index: rows dropped, and the database reopened, during lookups."""
 
 import os
 import shutil
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.storage import rocks_database
-from tallybook.bookie.storage.index import WriteBatch
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.index import rocksdb_database as rocks_database
+from tallybook.bookie.storage.index.port import WriteBatch
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.errors import DiskFull, EntryUnknown
 
@@ -72,7 +72,7 @@ async def meets_a_full_disk(index: RocksIndex, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("lost_bytes", [0, 10, 1_000])
-async def test_an_index_that_is_opened_again_tells_nothing_older_meanwhile(home, monkeypatch, lost_bytes):
+async def test_an_index_that_is_reopened_returns_nothing_older_meanwhile(home, monkeypatch, lost_bytes):
     """Its log may have kept all, or none of what was not synced."""
     async with home.opened(create=True) as index:
         await fill(index, 0)

@@ -1,13 +1,13 @@
-"""RocksDB as the index: which memory it takes, what it waits for, and what it tells of itself."""
+"""RocksDB as the index: its memory, its stalls, and its metrics."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.storage.index_figures import TableFigures, figures_of
-from tallybook.core.config import StorageSettings
+from tallybook.bookie.storage.index.rocksdb_stats import TableFigures, figures_of
 from tallybook.core.ids import NO_ENTRY
+from tallybook.core.settings import StorageSettings
 
 from .rocks_home import Home, fill, rocks_home, row, to_tables
 
@@ -30,7 +30,7 @@ async def test_what_is_known_by_its_key_is_not_searched_for_among_rows_that_were
         def searched(database: object, key: bytes) -> None:
             pytest.fail(f"{key.hex()} is searched for")
 
-        monkeypatch.setattr("tallybook.bookie.storage.rocks_database.RocksDatabase._seek_for_prev", searched)
+        monkeypatch.setattr("tallybook.bookie.storage.index.rocksdb_database.RocksDatabase._seek_for_prev", searched)
         assert await index.find(2, 0) == row(2, 0)
         assert await index.find_range(2, 0, 20, 10) == [row(2, 0), row(2, 10)]
         assert await index.known_among([row(1, 0), row(2, 10)]) == [row(2, 10)]
@@ -86,10 +86,10 @@ async def test_blocks_of_all_kinds_stay_within_the_cache(home):
         assert outside < tables * (3 << 10), "of each table, its name, its bounds and its properties"
 
 
-# -- what it tells of itself ------------------------------------------------------------------
+# -- metrics --------------------------------------------------------------------------------
 
 
-async def test_what_its_tables_are_like_is_told_as_of_the_last_sync(home):
+async def test_table_statistics_are_those_of_the_last_sync(home):
     async with home.opened(create=True) as index:
         empty = index.figures
         assert (empty.table_bytes, empty.writes_stopped, empty.background_errors) == (0, 0, 0)
@@ -138,7 +138,7 @@ class Stopped:
         self._rows.write(changes)
 
 
-async def test_that_writes_are_stopped_is_told_while_they_are(home):
+async def test_that_writes_are_stopped_is_reported_while_they_are(home):
     async with home.opened(create=True) as index:
         rows = index._database._rows
         index._database._rows = stopped = Stopped(rows, index)

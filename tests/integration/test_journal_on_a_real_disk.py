@@ -1,4 +1,4 @@
-"""The journal on the real disk: its pump on a thread, the process killed without warning."""
+"""The journal on a real disk: its pump on a thread, and the process killed without warning."""
 
 import asyncio
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tallybook.bookie.journal.journal import Journal
 from tallybook.bookie.journal.records import BatchRecord
-from tallybook.core.config import JournalSettings
 from tallybook.core.limits import KIB
+from tallybook.core.settings import JournalSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 
@@ -38,7 +38,7 @@ async def test_appends_rolls_and_trims_run_beside_each_other(tmp_path: Path) -> 
     disk = RealDisk()
     tasks = Tasks("test", unexpected)
     recovered = await Journal.recover(disk, str(tmp_path / "journal"), SETTINGS, SystemRng())
-    journal = await recovered.start(RealClock(), tasks, unexpected)
+    journal = await recovered.start(RealClock(), tasks, unexpected, on_space=lambda: None)
     durable: list[int] = []
     trimmed_below = 0
     for number in range(3000):
@@ -60,14 +60,14 @@ async def test_appends_rolls_and_trims_run_beside_each_other(tmp_path: Path) -> 
 
 
 async def one_life(directory: str) -> None:
-    """Journal until killed. Tells on standard output what was replayed, and each number once it is durable."""
+    """Journal until killed. Prints what was replayed, and each number once it is durable."""
     disk = RealDisk()
     recovered = await Journal.recover(disk, directory, SETTINGS, SystemRng())
     assert recovered.damage == (), recovered.damage
     numbers = [number_of(found) async for found in recovered.records()]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
     print("replayed", *([numbers[0], numbers[-1]] if numbers else []), flush=True)
-    journal = await recovered.start(RealClock(), Tasks("life", unexpected), unexpected)
+    journal = await recovered.start(RealClock(), Tasks("life", unexpected), unexpected, on_space=lambda: None)
     number = int(sys.argv[2]) if not numbers else numbers[-1] + 1
     print("started", flush=True)
     while True:
@@ -82,7 +82,7 @@ async def one_life(directory: str) -> None:
 
 
 def test_i1_nothing_acked_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
-    following = 0  # the number the next life goes on with
+    following = 0  # the number that the next start continues with
     acked = -1
     forgettable = 0  # all numbers below were checkpointed: replay may begin here, or earlier
     for life in range(KILLS + 1):

@@ -1,4 +1,4 @@
-"""Ten thousand connections to one real bookie, with its default limits: whoever has work for it is served meanwhile."""
+"""Ten thousand connections to one real bookie with default limits: clients with work are served meanwhile."""
 
 import asyncio
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bench.proc import memory_bytes
+from tallybook.bench.equipment.proc import memory_bytes
 from tallybook.client.client import Client
 from tallybook.core.limits import KIB
-from tallybook.runtime.descriptors import raise_descriptor_limit
+from tallybook.runtime.process_memory.descriptors import raise_descriptor_limit
 
 from .grpc_port import PREFACE
 
@@ -21,14 +21,14 @@ CONNECTIONS = 10_000
 OWN_DESCRIPTORS = 500
 DEADLINE_SECONDS = 120
 MOST_GROWTH_BYTES = CONNECTIONS * 20 * KIB
-"""What all of them may take, as the page of bad input has it; one takes 16 KiB."""
+"""The memory limit for all of them, as on the page of bad input; one takes 16 KiB."""
 
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """Room for that many sockets in this process."""
+    """A descriptor limit for that many sockets in this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # As far as that goes: what is set for whoever runs this (the soft limit) keeps nobody from it.
+    # As far as the hard limit permits: the soft limit can be raised.
     if raise_descriptor_limit() < CONNECTIONS + OWN_DESCRIPTORS:
         pytest.skip(f"this process may not have {CONNECTIONS} files open (ulimit -Hn)")
     yield

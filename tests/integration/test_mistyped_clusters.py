@@ -1,4 +1,4 @@
-"""Who makes a cluster, and who only finds one: of all commands that open one, a bookie alone makes it."""
+"""Commands with the URI of a cluster that does not exist: only a bookie creates it."""
 
 import json
 import logging
@@ -10,18 +10,18 @@ import pytest
 import typer.main
 from kazoo.client import KazooClient
 
-from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.cli.app import COMMANDS, _run, build
 from tallybook.cli.exits import Exit
 from tallybook.cli.invocation import RUNNING
-from tallybook.cli.rights import RIGHTS
+from tallybook.cli.rights import REQUIRED_PERMISSIONS
 from tallybook.core.errors import NoSuchCluster
 from tallybook.metadata.zookeeper.client import open_zookeeper
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
 TREE = typer.main.get_command(build(COMMANDS))
-OPENERS = [command for command, needs in RIGHTS.items() if needs is not None and command != "bookie run"]
+OPENERS = [command for command, needs in REQUIRED_PERMISSIONS.items() if needs is not None and command != "bookie run"]
 SERVERS = {"gateway run", "console run"}
 """They have an exit code of their own where they cannot start."""
 
@@ -80,7 +80,7 @@ def line(command: str, metadata: str, place: Path) -> list[str]:
 
 
 def refused(uri: str) -> dict[str, tuple[int, str, str]]:
-    """What is to become of all commands."""
+    """The expected outcome of all commands."""
     return {
         command: (Exit.REFUSED_TO_START if command in SERVERS else Exit.CALLER, "", f"there is no cluster at {uri}")
         for command in OPENERS

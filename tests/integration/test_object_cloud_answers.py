@@ -1,4 +1,4 @@
-"""What the stores of Google and of Azure make of answers: a server on loopback says what each test tells it to say."""
+"""Answers of Google and Azure stores, scripted on a loopback server."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,16 +9,16 @@ import pytest
 
 from tallybook.archive.objects.credentials import AzureCredentials
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.patience import PatienceSettings
 from tallybook.archive.objects.port import ObjectStore, Upload
+from tallybook.archive.objects.retry_policy import RetrySettings
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
 KEY = "ledgers/1"
 SECRET = "dGhlLXNlY3JldA=="
-IMPATIENT = PatienceSettings(first_pause=1000.0, slowest_rate=1000.0)
-QUICK = PatienceSettings(first_pause=0.01, slowest_rate=1000.0)
+IMPATIENT = RetrySettings(first_pause=1000.0, slowest_rate=1000.0)
+QUICK = RetrySettings(first_pause=0.01, slowest_rate=1000.0)
 LARGE = 17 << 20
 """Two parts of an upload."""
 URLS = ["gs://bucket/place", "az://container/place"]
@@ -49,7 +49,7 @@ def play(answering, monkeypatch) -> Callable[..., object]:
 
     @asynccontextmanager
     async def playing(
-        url: str, *answers: bytes, patience: PatienceSettings = IMPATIENT
+        url: str, *answers: bytes, patience: RetrySettings = IMPATIENT
     ) -> AsyncIterator[tuple[ObjectStore, Any]]:
         async with answering(*answers) as server:
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.endpoint.removeprefix("http://"))
@@ -131,7 +131,7 @@ CHANGES = {"put", "delete"}
         (502, "", ArchiveUnavailable),
     ],
 )
-async def test_every_call_tells_refusals_from_load_and_from_trouble(play, url, status, code, error):
+async def test_every_call_distinguishes_refusals_from_overload_and_failures(play, url, status, code, error):
     async with play(url, *[answer(status, code)] * len(CALLS)) as (store, server):
         for name, call in CALLS.items():
             with pytest.raises((error, ArchiveUnavailable)) as raised:
@@ -167,13 +167,13 @@ async def test_a_short_body_is_no_damage_if_the_object_is_longer(play, url):
 
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("body", [b"01234", bytes(10), bytes(100)])
-async def test_a_server_that_ignores_ranges_is_trouble_whatever_it_sends(play, url, body):
+async def test_a_server_that_ignores_ranges_is_an_error_with_any_body(play, url, body):
     async with play(url, answer(200, body=body, headers=LOOKED)) as (store, _):
         with pytest.raises(ArchiveUnavailable):
             await store.read(KEY, 0, 10)
 
 
-async def test_what_was_deleted_before_is_told_from_what_cannot_be_deleted_for_want_of_a_bucket(play):
+async def test_a_ledger_deleted_before_is_distinguished_from_one_that_cannot_be_deleted_without_a_bucket(play):
     missing = answer(404), answer(404, "NoSuchKey"), answer(404), answer(404, "NoSuchBucket")
     async with play(URLS[0], *missing) as (store, server):
         await store.delete(KEY)
@@ -182,18 +182,18 @@ async def test_what_was_deleted_before_is_told_from_what_cannot_be_deleted_for_w
         assert [request.split()[0] for request in server.requests] == ["DELETE", "GET"] * 2
 
 
-async def test_who_gives_no_token_is_not_taken_for_a_store_without_the_object(play, answering, monkeypatch):
+async def test_a_token_server_without_a_token_is_not_taken_for_a_missing_object(play, answering, monkeypatch):
     async with play("az://container/place") as (store, server), answering(answer(404), answer(500)) as tokens:
         await store.close()
         monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
         monkeypatch.setenv("AZURE_MSI_ENDPOINT", f"{tokens.endpoint}/token")
-        nobody = await open_store("az://container/place", RealClock(), SystemRng(), IMPATIENT)
+        anonymous = await open_store("az://container/place", RealClock(), SystemRng(), IMPATIENT)
         with pytest.raises(ArchiveDenied, match="no credentials"):
-            await nobody.read(KEY, 0, 1)
+            await anonymous.read(KEY, 0, 1)
         with pytest.raises(ArchiveUnavailable, match="credentials"):
-            await nobody.put(KEY, b"x")
+            await anonymous.put(KEY, b"x")
         assert not server.requests
-        await nobody.close()
+        await anonymous.close()
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -234,7 +234,7 @@ async def test_a_completion_that_went_through_unnoticed_is_success_and_one_that_
         await written(store)
     for size in (there(LARGE - 1), answer(404)):
         async with play(url, *answers, size) as (store, _):
-            with pytest.raises(ArchiveUnavailable, match="somebody else"):
+            with pytest.raises(ArchiveUnavailable, match="another client"):
                 await written(store)
 
 

@@ -1,4 +1,4 @@
-"""What the S3 store makes of answers: a server on loopback says what each test tells it to say."""
+"""Answers of S3, scripted on a loopback server."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -8,8 +8,8 @@ import pytest
 
 from tallybook.archive.objects.credentials import S3Credentials
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.patience import PatienceSettings
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.retry_policy import RetrySettings
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig, ObjectMissing, Outcome
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -18,7 +18,7 @@ KEY = "ledgers/1"
 SECRET = "this-is-the-secret-key"
 ACCESS = "AKIATHISISTHEKEYID"
 Answer = bytes
-IMPATIENT = PatienceSettings(first_pause=1000.0, slowest_rate=1000.0)
+IMPATIENT = RetrySettings(first_pause=1000.0, slowest_rate=1000.0)
 
 
 def answer(status: int, code: str = "", *, body: bytes = b"", headers: str = "") -> Answer:
@@ -41,9 +41,7 @@ def play(answering, monkeypatch) -> Callable[..., object]:
     """``async with play(answers...) as (store, server)``."""
 
     @asynccontextmanager
-    async def playing(
-        *answers: Answer, patience: PatienceSettings = IMPATIENT
-    ) -> AsyncIterator[tuple[ObjectStore, Any]]:
+    async def playing(*answers: Answer, patience: RetrySettings = IMPATIENT) -> AsyncIterator[tuple[ObjectStore, Any]]:
         async with answering(*answers) as server:
             for name, value in {
                 "ENDPOINT_URL": server.endpoint, "ACCESS_KEY_ID": ACCESS, "SECRET_ACCESS_KEY": SECRET,
@@ -96,7 +94,7 @@ CHANGES = {"put", "delete"}
         (400, "RequestTimeout", ArchiveUnavailable),
     ],
 )
-async def test_every_call_tells_refusals_from_load_and_from_trouble(play, status, code, error):
+async def test_every_call_distinguishes_refusals_from_overload_and_failures(play, status, code, error):
     async with play(*[answer(status, code)] * len(CALLS)) as (store, server):
         for name, call in CALLS.items():
             with pytest.raises(ArchiveUnavailable if error is not ArchiveDenied else ArchiveDenied) as raised:
@@ -163,7 +161,7 @@ async def test_fewer_bytes_than_were_asked_for_are_no_damage_if_the_object_is_lo
 
 
 @pytest.mark.parametrize("body", [b"01234", bytes(10), bytes(100)])
-async def test_a_server_that_ignores_ranges_is_trouble_whatever_it_sends(play, body):
+async def test_a_server_that_ignores_ranges_is_an_error_with_any_body(play, body):
     """A 200 has the whole object, or says so: what it holds of the range is not guessed, be it as long as the range."""
     async with play(answer(200, body=body)) as (store, _):
         with pytest.raises(ArchiveUnavailable):
@@ -171,7 +169,7 @@ async def test_a_server_that_ignores_ranges_is_trouble_whatever_it_sends(play, b
 
 
 async def test_no_write_is_conditional(play):
-    """Some stores take the header and ignore it: nothing may rest on it, so nobody sends it."""
+    """Some stores accept the header and ignore it: nothing may rely on it, so the store does not send it."""
     async with play(answer(200), BEGUN, SENT, SENT, COMPLETED) as (store, server):
         await store.put(KEY, b"x")
         await written(store)
@@ -197,7 +195,7 @@ async def test_a_missing_bucket_is_not_taken_for_a_missing_object(play):
 BEGUN = answer(200, body=b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
 SENT = answer(200, headers='ETag: "e"\r\n')
 COMPLETED = answer(200, body=b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
-PATIENT = PatienceSettings(first_pause=0.01)
+PATIENT = RetrySettings(first_pause=0.01)
 
 
 async def test_a_part_that_was_not_answered_is_sent_again(play):
@@ -205,17 +203,17 @@ async def test_a_part_that_was_not_answered_is_sent_again(play):
     async with play(BEGUN, answer(500), b"", SENT, SENT, COMPLETED, patience=PATIENT) as (store, server):
         await written(store)
         assert len([request for request in server.requests if "partNumber" in request]) == 4
-        assert store.patience.stats["part_failed"] == 2
+        assert store.retries.stats["part_failed"] == 2
 
 
 async def test_an_upload_of_one_part_that_was_not_taken_is_sent_again(play):
-    quick = PatienceSettings(first_pause=0.01, slowest_rate=1000.0)
+    quick = RetrySettings(first_pause=0.01, slowest_rate=1000.0)
     async with play(answer(503, "SlowDown"), answer(500), b"", answer(200), patience=quick) as (store, server):
         upload = store.upload(KEY)
         await upload.write(b"small")
         await upload.finish()
         assert [request.split()[0] for request in server.requests] == ["PUT"] * 4
-        assert (store.patience.stats["put_busy"], store.patience.stats["put_failed"]) == (1, 2)
+        assert (store.retries.stats["put_busy"], store.retries.stats["put_failed"]) == (1, 2)
 
 
 async def test_a_completion_that_went_through_unnoticed_is_success(play):
@@ -230,12 +228,12 @@ async def test_an_error_in_a_completion_that_began_well_is_an_error(play):
     error = answer(200, "InternalError")
     async with play(BEGUN, SENT, SENT, error, COMPLETED, patience=PATIENT) as (store, _):
         await written(store)
-        assert store.patience.stats["complete_failed"] == 1
+        assert store.retries.stats["complete_failed"] == 1
 
 
 async def test_an_upload_that_is_gone_says_so(play):
     async with play(BEGUN, SENT, SENT, answer(404, "NoSuchUpload"), answer(404), patience=PATIENT) as (store, _):
-        with pytest.raises(ArchiveUnavailable, match="somebody else"):
+        with pytest.raises(ArchiveUnavailable, match="another client"):
             await written(store)
 
 

@@ -12,12 +12,12 @@ import pytest
 REFUSED_TO_START = 3
 EVERY_ADDRESS = "0.0.0.0:0"
 ANOTHER_ADDRESS = "127.0.0.2"
-"""Of this machine; what listens on 127.0.0.1 alone is not reached there."""
+"""Another loopback address of this machine; a server on 127.0.0.1 alone is not reached there."""
 
 
 @pytest.fixture
 def lines(tmp_path) -> dict[str, list[object]]:
-    """Of a bookie, and of a gateway of its cluster."""
+    """Ports of a bookie, and of a gateway of its cluster."""
     shared = ["--metadata", f"sqlite://{tmp_path}/metadata.db", "--listen", EVERY_ADDRESS, "--http", "127.0.0.1:0"]
     # 0.0.0.0 is nothing that clients can connect to. None does here.
     bookie = ["--data", tmp_path / "b1", "--id", "b1", "--advertise", "127.0.0.1:1"]

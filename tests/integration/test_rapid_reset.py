@@ -1,7 +1,7 @@
-"""Calls begun and reset as fast as that goes, against one real bookie: streams that are open go on meanwhile.
+"""Calls begun and reset as fast as possible, on one real bookie: open streams go on meanwhile.
 
-gRPC keeps a bounded number of calls that it has not handed over yet. Beyond it some are refused, whoever's they are:
-so who begins meanwhile may have to come again, and is served then.
+gRPC keeps a bounded number of calls that it has not handed over yet. Beyond it calls of any client may be refused:
+a client that calls meanwhile may have to try again, and is served then.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tallybook.bench.proc import memory_bytes
+from tallybook.bench.equipment.proc import memory_bytes
 from tallybook.client.client import Client
 from tallybook.core.errors import PeerError
 from tallybook.core.limits import MIB
@@ -34,7 +34,7 @@ async def attack(port: int) -> None:
 
 
 async def newcomer_reads(metadata: str, ledger_id: int) -> bool:
-    """Whether somebody new was served; if not, he was told that he may come again."""
+    """Whether a new client was served; if not, it was told that it may try again."""
     try:
         async with Client(metadata) as client:
             reader = await client.open_ledger(ledger_id, recover=False)
@@ -44,7 +44,7 @@ async def newcomer_reads(metadata: str, ledger_id: int) -> bool:
     return True
 
 
-async def test_calls_reset_as_fast_as_they_begin_hold_up_no_stream_and_who_comes_again_is_served(
+async def test_calls_reset_as_fast_as_they_begin_delay_no_stream_and_retries_are_served(
     start_bookie, tmp_path: Path
 ) -> None:
     metadata = f"sqlite:///{tmp_path}/metadata.db"

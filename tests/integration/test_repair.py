@@ -1,4 +1,4 @@
-"""The repair as a process, beside bookies as processes: one is killed, and what it held is given to the others."""
+"""The repair as a process, with bookies as processes: one is killed, and the others regain its copies."""
 
 import contextlib
 import os
@@ -65,7 +65,7 @@ def test_a_bookie_whose_disk_was_wiped_gets_its_copies_back(cli, tmp_path):
     with cli.up(data, "--no-repair", bookies=3) as running:
         log = tmp_path / "repair.log"
         with repairing(cli, metadata, log):
-            cli.wait_until(lambda: f"mended ledger_id={ledger} " in log.read_text(), "the ledger is mended")
+            cli.wait_until(lambda: f"ledger repaired ledger_id={ledger} " in log.read_text(), "the ledger is repaired")
         for number in (2, 3):
             os.kill(running.run_file(number)["pid"], signal.SIGKILL)
         assert running("ledger", "read", ledger).out == LINES, "bookie-1 alone has all of it"

@@ -1,10 +1,9 @@
-"""Disks of bookies, replaced one after the other as docs/repair.md says, under a ledger whose writer is gone."""
+"""Disks of bookies replaced in turn, as in the runbook, under a ledger whose writer is gone."""
 
 import os
 import shutil
 import signal
 
-from .conftest import alive
 from .test_repair import LINES, repairing
 
 
@@ -17,9 +16,10 @@ def test_an_open_ledger_outlives_two_disks_that_are_replaced_by_the_book(cli, tm
         return cli.run("bookie", "init", "--replace", *named, *options, "--json")
 
     def kill(running, number: int) -> None:
-        pid = running.run_file(number)["pid"]
-        os.kill(pid, signal.SIGKILL)
-        cli.wait_until(lambda: not alive(pid), f"bookie-{number} has ended, and changes nothing in its directory")
+        os.kill(running.run_file(number)["pid"], signal.SIGKILL)
+        # `up` removes the run file when it sees that the process has ended: only then is the directory free to change.
+        run_file = data / f"bookie-{number}" / "run.json"
+        cli.wait_until(lambda: not run_file.exists(), f"`up` has seen that bookie-{number} has ended")
 
     def refused(number: int) -> str:
         told = replace(number)
@@ -42,7 +42,7 @@ def test_an_open_ledger_outlives_two_disks_that_are_replaced_by_the_book(cli, tm
         status = running("cluster", "status")
         assert status.code == 1
         assert f"open ledger {ledger} may lack copies at bookie-1" in status.out.decode()
-        # The other disk must not be given up before this one is mended.
+        # The other disk must not be given up before this one is repaired.
         kill(running, 2)
         (data / "bookie-2").rename(data / "kept")
         assert lacking in refused(2)

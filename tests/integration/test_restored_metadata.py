@@ -1,4 +1,4 @@
-"""The metadata of a cluster are replaced by an older copy. Bookies are real processes, the metadata are in SQLite."""
+"""The metadata of a cluster are replaced by an older copy: real bookie processes, metadata in SQLite."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import OtherLedger
-from tallybook.metadata.behind import RECORD, decode_behind
+from tallybook.metadata.records.restored_store import RECORD, decode_restore_record
 
 BOOKIES = ("b1", "b2", "b3")
 
@@ -74,7 +74,7 @@ async def test_ids_are_not_handed_out_again_and_entries_of_forgotten_ledgers_are
         assert [await entries(client, each) for each in new] == [[b"new"]] * 3
         record = await client.world.store.read_record(RECORD)
         assert record is not None
-        behind = decode_behind(RECORD, record.value)
+        behind = decode_restore_record(RECORD, record.value)
         assert behind.pauses
         assert behind.highest_id >= max(forgotten)
 

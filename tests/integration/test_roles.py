@@ -1,8 +1,8 @@
-"""Role by command by metadata driver: what docs/security.md says that a role may run, and what the store takes.
+"""Roles, commands and metadata drivers: what docs/operate/security.md permits a role, and what the store enforces.
 
-What is tried is the client that commands open, as which role, and a change through it;
-tests/unit/test_command_rights.py runs each of them as each role. No bookie is alive, so a process's own directory
-decides; test_cli_security.py has commands that ask bookies.
+For each role, the tests open the client that a command would open, and make a change through it.
+tests/unit/test_command_rights.py runs each command as each role. No bookie is alive, so the security directory of the
+process decides; test_cli_security.py has commands that are authorized by bookies.
 """
 
 import re
@@ -15,30 +15,30 @@ import pytest
 import typer.main
 from cryptography import x509
 
-from tallybook.bench.zookeeper_server import ZooKeeperServer
-from tallybook.bookie.endpoints import BookieEndpoints
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
+from tallybook.bookie.process.http_endpoints import BookieEndpoints
 from tallybook.cli.app import COMMANDS, build
 from tallybook.cli.cluster import cluster
 from tallybook.cli.invocation import RUNNING, Invocation
-from tallybook.cli.rights import RIGHTS, needed
+from tallybook.cli.rights import REQUIRED_PERMISSIONS, needed
 from tallybook.client.client import Client
 from tallybook.core.access import Permission, Role
-from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import AccessDenied, MetadataUnavailable
+from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.gateway.console.routes import endpoints as console_endpoints
-from tallybook.metadata.secured import require_security
+from tallybook.metadata.records.security_required import require_security
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.authority import Authority, Subject
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/operate/access.md"
 TREE = typer.main.get_command(build(COMMANDS))
-NOBODY = "nobody"
+NO_ROLE = "nobody"
 
 
 def table() -> dict[str, set[str]]:
-    """Of each command in the table of the page, as its words: the roles that may run it."""
+    """The roles that may run each command in the table of the page."""
     rows = PAGE.read_text().partition("### Which commands a role may run")[2].partition("\n\n`yes` means")[0]
     found: dict[str, set[str]] = {}
     for line in rows.splitlines():
@@ -64,9 +64,9 @@ def leaves(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_every_command_has_a_right_and_every_one_that_needs_some_is_in_the_table_of_the_page():
-    assert set(leaves(TREE)) == set(RIGHTS)
+    assert set(leaves(TREE)) == set(REQUIRED_PERMISSIONS)
     named = {" ".join(word for word in words.split() if not word.startswith("-")) for words in TABLE}
-    assert named == {command for command, needs in RIGHTS.items() if needs is not None}
+    assert named == {command for command, needs in REQUIRED_PERMISSIONS.items() if needs is not None}
 
 
 def options_of(words: str) -> list[str]:
@@ -77,8 +77,8 @@ def options_of(words: str) -> list[str]:
     return [name for each in command.params for name in (*each.opts, *each.secondary_opts) if name.startswith("--")]
 
 
-@pytest.mark.parametrize("words", [words for words, needs in RIGHTS.items() if needs is not None])
-def test_no_option_but_those_of_the_table_changes_who_may_run_a_command(words):
+@pytest.mark.parametrize("words", [words for words, needs in REQUIRED_PERMISSIONS.items() if needs is not None])
+def test_no_option_but_those_of_the_table_changes_the_permission_of_a_command(words):
     def needs(*options: str) -> Permission:
         RUNNING.set(Invocation(words, options=frozenset(options)))
         found = needed()
@@ -94,7 +94,8 @@ def test_no_option_but_those_of_the_table_changes_who_may_run_a_command(words):
 
 
 def test_over_http_reading_is_for_every_role_and_settings_and_changes_are_for_operators():
-    served = BookieEndpoints(BookieSettings(data_directory="/d", metadata="memory:"), lambda: None).table()
+    settings = BookieSettings(data_directory="/d", metadata="memory:")
+    served = BookieEndpoints(settings, lambda: None, lambda: None).table()
     served += console_endpoints(*(MagicMock() for _ in range(4)))
     operators = {each.path for each in served if each.method == "GET" and each.permission is not Permission.READ}
     assert operators == set(re.findall(r"`(/api/v1/[a-z/]*config)`", PAGE.read_text()))
@@ -106,7 +107,7 @@ def test_over_http_reading_is_for_every_role_and_settings_and_changes_are_for_op
 def directories(tmp_path_factory) -> dict[str, str]:
     """A security directory for each role, with the passwords of ZooKeeper that the page gives it."""
     root = tmp_path_factory.mktemp("roles")
-    authority, places = Authority.create(root / "authority"), {NOBODY: ""}
+    authority, places = Authority.create(root / "authority"), {NO_ROLE: ""}
     for role in Role:
         place = root / role.value
         authority.issue(place, Subject(role, "one", ("127.0.0.1",)), days=1)
@@ -122,7 +123,7 @@ def directories(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 def metadata(request, directories, tmp_path_factory) -> Iterator[str]:
-    """The URI of a metadata store, for those who have one of the directories."""
+    """The URI of a metadata store, for processes with one of the directories."""
     root = tmp_path_factory.mktemp(request.param)
     if request.param == "sqlite":
         yield f"sqlite://{root}/metadata.db"
@@ -132,7 +133,7 @@ def metadata(request, directories, tmp_path_factory) -> Iterator[str]:
 
 
 def has_rules(directory: str) -> bool:
-    """Whether a security directory says itself who may do what."""
+    """Whether a security directory has access rules of its own."""
     return Path(directory, "access.toml").exists()
 
 
@@ -157,11 +158,11 @@ async def outcome_of(words: str, metadata: str) -> str:
     return "changes"
 
 
-@pytest.mark.parametrize("role", [NOBODY, *(role.value for role in Role)])
+@pytest.mark.parametrize("role", [NO_ROLE, *(role.value for role in Role)])
 async def test_a_role_runs_the_commands_that_the_page_says_and_only_readers_change_nothing(
     metadata, directories, role, monkeypatch
 ):
-    if role == NOBODY and metadata.startswith("zks:"):
+    if role == NO_ROLE and metadata.startswith("zks:"):
         pytest.skip("a ZooKeeper that speaks TLS lets nobody in who has no security directory")
     monkeypatch.setenv("TALLYBOOK_SECURITY", directories[role])
     clock, rng = RealClock(), SystemRng()
@@ -172,9 +173,9 @@ async def test_a_role_runs_the_commands_that_the_page_says_and_only_readers_chan
         await require_security(bookie.store, clock, rng)
         found = {words: await outcome_of(words, metadata) for words in TABLE}
     reads = {words for words, roles in TABLE.items() if Role.READER.value in roles}
-    may_change = role not in (NOBODY, Role.READER.value)
+    may_change = role not in (NO_ROLE, Role.READER.value)
     expected = dict.fromkeys(TABLE, "changes" if may_change else "reads")
-    expected |= {words: "refused" for words, roles in TABLE.items() if role not in {*roles, NOBODY}}
+    expected |= {words: "refused" for words, roles in TABLE.items() if role not in {*roles, NO_ROLE}}
     if may_change and not has_rules(directories[role]):
         # Nothing but a bookie's word lets one change what it was not started to change.
         expected |= dict.fromkeys(reads, "asks a bookie first")
@@ -182,7 +183,7 @@ async def test_a_role_runs_the_commands_that_the_page_says_and_only_readers_chan
 
 
 class HostOnly(Subject):
-    """Whom a company's authority gives a certificate: with no name of ours in it."""
+    """A subject with a certificate of a company's authority, without a role in its name."""
 
     def names(self) -> list[x509.GeneralName]:
         return [x509.DNSName("app.example.org")]

@@ -1,7 +1,8 @@
-"""No secret that a cluster uses is in what its processes log, answer, count, print, or were started with.
+"""No secret of a cluster appears in logs, answers, metrics, output or arguments of its processes.
 
-A bookie, a gateway, a console, an offloader and a repair run with security, and log all there is. Every kind of secret
-is used in earnest, and shown where it is refused; then all that the processes have said is searched for each of them.
+A bookie, a gateway, a console, an offloader and a repair run with security and the most detailed logs. Every kind of
+secret is used successfully, and also presented where it is refused. Then all output of the processes is searched for
+each of them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.access import Role
-from tallybook.core.config import ClientSettings
 from tallybook.core.keys import digest_key, ledger_key
+from tallybook.core.settings import ClientSettings
 from tallybook.gateway.console.routes import endpoints
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
 from tallybook.runtime.security.archive_keys import add_key
@@ -72,7 +73,7 @@ def forms(secret: bytes) -> set[bytes]:
 
 
 class Secrets:
-    """All that must not be shown, each under a name that may be."""
+    """All secrets, each under a name that may be shown."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[bytes]] = {}
@@ -83,7 +84,7 @@ class Secrets:
         self._known[name] = forms(raw)
 
     def add_token(self, name: str, token: str) -> None:
-        """By its parts, but for the head: that is the same for all tokens of a key."""
+        """Add the parts of a token without its header, which is the same for all tokens of a key."""
         for part in token.split(".")[1:]:
             self.add(f"{name} {part[:3]}", part)
 
@@ -120,20 +121,20 @@ class Running:
         return self.first(self.err, lambda line: line.get("event") == event)
 
     def arguments(self) -> bytes:
-        """What everybody on the machine sees that it was started with."""
+        """The command line, which every user of the machine can see."""
         arguments = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
         assert b"debug" in arguments
         return arguments
 
     def said(self) -> dict[str, bytes]:
-        """What it has written, up to its last word: it is stopped."""
+        """Stop it, and return all of its output."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(PATIENCE_SECONDS) == 0, self.err.read_text()
         return {"its output": self.out.read_bytes(), "its log": self.err.read_bytes()}
 
 
 class Secured:
-    """Five processes of a cluster, how they are asked, and what they have said so far."""
+    """Five processes of a cluster, requests to them, and their output so far."""
 
     def __init__(self, place: Path, env: Mapping[str, str], secrets: Secrets) -> None:
         self.place, self.env, self.secrets = place, env, secrets
@@ -183,7 +184,7 @@ def token(subject: str, key: bytes) -> str:
 
 
 def security_directory(authority: Authority, place: Path) -> Path:
-    """That of every process of the cluster, with whatever a secret can be in."""
+    """The security directory of all processes of the cluster, with every kind of secret."""
     made, root = place / "server", place / "authority"
     rules, keys = root / "access.toml", root / "token-keys.json"
     rules.write_text(rules.read_text() + RULES)
@@ -208,7 +209,7 @@ def stopped_in_the_end(cluster: Secured) -> Iterator[None]:
 
 @pytest.fixture
 def cluster(authority: Authority, tmp_path: Path, s3_server: str) -> Iterator[Secured]:
-    """All five, ready, and the secrets that they were given."""
+    """All five processes, ready, and their secrets."""
     server = security_directory(authority, tmp_path)
     archive_keys = tmp_path / "archive-keys.json"
     add_key(archive_keys)
@@ -257,7 +258,7 @@ async def read(ledgers: Any, known: Any, **what: Any) -> list[bytes]:
 
 
 async def use_the_gateway(cluster: Secured, own: str, root: str, wrong: list[str]) -> int:
-    """A ledger with a password, one out of the archive, a stream, and whoever is refused; the first of them."""
+    """A ledger with a password, one in the archive, a stream, and refused callers; returns the first ledger."""
     address = cluster.running["gateway"].logged("ready")["token_address"]
     trusted = grpc.ssl_channel_credentials((cluster.place / "server/ca.crt").read_bytes())
     known = (("authorization", f"Bearer {own}"),)
@@ -339,7 +340,7 @@ async def derived(cluster: Secured, ledger_id: int) -> None:
 
 
 def printed(cluster: Secured, cli: Any) -> None:
-    """What each kind of process prints of its settings, with metadata in ZooKeeper."""
+    """The settings printed by each kind of process, with metadata in ZooKeeper."""
     for kind in KINDS:
         more = ["--data", cluster.place / "none"] if kind == "bookie" else []
         env = {**cluster.env, "TALLYBOOK_METADATA": "zks://127.0.0.1:1/tallybook"}
@@ -375,7 +376,7 @@ async def test_no_secret_is_in_what_processes_log_answer_count_print_or_were_sta
     assert {what: shown for what, text in cluster.told.items() if (shown := cluster.secrets.shown_in(text))} == {}
 
 
-def test_a_secret_is_found_in_whatever_way_it_was_written_down():
+def test_a_secret_is_found_in_any_encoding():
     secrets = Secrets()
     secrets.add("one", b"\x00\xffsecret <&>")
     for shown in (b"\x00\xffsecret <&>", b"00ff736563726574203c263e", b"AP9zZWNyZXQgPCY+", b"AP9zZWNyZXQgPCY-",

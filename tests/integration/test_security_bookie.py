@@ -1,4 +1,4 @@
-"""A bookie behind TLS: who gets in, what he may do there, and certificates that are replaced meanwhile."""
+"""A bookie behind TLS: authentication, authorization, and certificates replaced while it runs."""
 
 import asyncio
 import contextlib
@@ -18,30 +18,32 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.shares import LEAST_BYTES
-from tallybook.bookie.verifiers import LedgerFacts
-from tallybook.client.bookie_rpc import BookieRpc, open_bookie
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.rpc.principal_quota import MIN_STREAM_BYTES
+from tallybook.bookie.rpc.service import BookieService
+from tallybook.client.connection.connection import BookieRpc, open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.access import Role
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import BookieSettings, ClientSettings
-from tallybook.core.errors import AccessDenied, BookieUnavailable, Busy
-from tallybook.runtime import allowed, grpc_security
+from tallybook.core.errors import AccessDenied, BookieUnavailable, Busy, Unauthenticated
+from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.security import Security, open_security
+from tallybook.runtime.grpc import tls as grpc_security
+from tallybook.runtime.grpc.tls_probe import tls_problem
+from tallybook.runtime.security import reauthorization as allowed
 from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.security.process_security import Security, open_security
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane
-from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
+from tallybook.wire.bookie_transport import bookie_transport
+from tallybook.wire.lanes import Lane
 
 DEADLINE_SECONDS = 30
 KEY = b""
 
 
 class Port:
-    """A bookie in memory, served on loopback to whoever its directory lets in."""
+    """A bookie in memory, served on loopback to clients that its security directory accepts."""
 
     def __init__(self, place: Path, security: Security, address: str, tasks: Tasks) -> None:
         self.place = place
@@ -53,7 +55,7 @@ class Port:
         """Connect as a client with this security directory; ``None``: without TLS."""
         security = None if client is None else open_security(str(client), serves=False)
         return await open_bookie(
-            GrpcTransport(security=security),
+            bookie_transport(security=security),
             address or self.address,
             bookie_id="b1",
             expected=None,
@@ -98,7 +100,7 @@ def served(authority, tmp_path):
         bookie = MemoryBookie("b1", facts_of=facts, clock=RealClock(), tasks=tasks)
         settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
         service = BookieService(bookie, settings, RealClock(), tasks, "", pytest.fail, security)
-        listener = await GrpcTransport(security=security).listen("127.0.0.1:0", service.accept)
+        listener = await bookie_transport(security=security).listen("127.0.0.1:0", service.accept)
         try:
             yield Port(place, security, listener.address, tasks)
         finally:
@@ -111,7 +113,7 @@ def served(authority, tmp_path):
 
 @pytest.fixture
 def client(authority, tmp_path):
-    """``client("writer")``: the security directory of somebody in this role."""
+    """``client("writer")``: the security directory of a client with this role."""
 
     def made(role: str = "writer", name: str = "app", by: Authority | None = None) -> Path:
         place = tmp_path / f"{role}-{name}-{id(by)}"
@@ -121,7 +123,7 @@ def client(authority, tmp_path):
     return made
 
 
-# --- who gets in ------------------------------------------------------------------------------------------------------
+# --- authentication ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_client_of_the_same_authority_reads_and_writes(served, client):
@@ -132,12 +134,29 @@ async def test_a_client_of_the_same_authority_reads_and_writes(served, client):
 async def test_a_client_of_another_authority_is_not_connected_to(served, client, tmp_path):
     stranger = Authority.create(tmp_path / "stranger")
     async with served() as port:
-        # He trusts ours, and has a certificate of his own making: it is the bookie that refuses him.
+        # The client trusts our authority, but has a self-made certificate: it is the bookie that refuses it.
         forged = client("admin", by=stranger)
         (forged / "ca.crt").write_bytes((port.place / "ca.crt").read_bytes())
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated, match="does not accept this client's certificate"):
             await port.connect(forged)
         await port.works(client())
+
+
+async def test_a_server_that_ends_after_a_handshake_has_not_refused_the_certificate(authority, client, tmp_path):
+    """It would look like a refusal, which ends a writer, while a bookie that restarts is worth waiting for."""
+    place = tmp_path / "ending"
+    authority.issue(place, Subject(Role.BOOKIE, "ending", ("127.0.0.1",)), days=1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(place / "tls.crt", place / "tls.key")
+
+    async def end(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0, ssl=context)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    assert await tls_problem(address, open_security(str(client()), serves=False)) is None
+    assert not server.is_serving(), "the probe has met it"
 
 
 async def test_a_client_whose_certificate_signs_itself_is_not_connected_to(served, client):
@@ -157,7 +176,7 @@ async def test_a_client_whose_certificate_signs_itself_is_not_connected_to(serve
                 builder = builder.add_extension(each.value, each.critical)
         signed = builder.sign(key, hashes.SHA256())
         (forged / "tls.crt").write_bytes(signed.public_bytes(Encoding.PEM))
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated):
             await port.connect(forged)
         await port.works(client())
 
@@ -165,32 +184,32 @@ async def test_a_client_whose_certificate_signs_itself_is_not_connected_to(serve
 async def test_a_client_does_not_talk_to_a_bookie_of_another_authority(served, client, tmp_path):
     stranger = Authority.create(tmp_path / "stranger")
     async with served() as port:
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated, match="the server's certificate is not accepted"):
             await port.connect(client("admin", by=stranger))
         await port.works(client())
 
 
 async def test_a_client_does_not_talk_to_a_bookie_whose_certificate_is_for_another_host(served, client):
     async with served(host="elsewhere.example.com") as port:
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated, match="the server's certificate is not accepted"):
             await port.connect(client())
 
 
-async def test_a_client_without_tls_gets_nothing_and_harms_nobody(served, client):
+async def test_a_client_without_tls_gets_nothing_and_harms_no_other(served, client):
     async with served() as port:
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated, match="this client has no security directory"):
             await port.connect(None)
         await port.works(client())
 
 
 async def test_a_client_with_tls_does_not_talk_to_a_bookie_without(client):
-    listener = await GrpcTransport().listen("127.0.0.1:0", refuse)
+    listener = await bookie_transport().listen("127.0.0.1:0", refuse)
     try:
         security = open_security(str(client()), serves=False)
         tasks = Tasks("test", pytest.fail)
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated, match="the server does not use TLS"):
             await open_bookie(
-                GrpcTransport(security=security), listener.address, bookie_id="b1", expected=None,
+                bookie_transport(security=security), listener.address, bookie_id="b1", expected=None,
                 settings=ClientSettings(), tasks=tasks, load=ClientLoad(RealClock()),
             )  # fmt: skip
     finally:
@@ -201,7 +220,7 @@ async def refuse(lane: Any, stream: Any) -> None:
     pytest.fail(f"{stream.peer} came through on {lane}")
 
 
-async def test_nobody_without_a_certificate_gets_as_far_as_a_call(served):
+async def test_no_client_without_a_certificate_gets_as_far_as_a_call(served):
     async with served() as port:
         trusting = grpc.ssl_channel_credentials((port.place / "ca.crt").read_bytes())
         async with grpc.aio.secure_channel(port.address, trusting) as channel:
@@ -249,7 +268,7 @@ async def test_what_is_no_tls_is_dropped_and_others_are_served(served, client, n
         writer.close()
 
 
-# --- what he may do ---------------------------------------------------------------------------------------------------
+# --- authorization ----------------------------------------------------------------------------------------------------
 
 
 def told_refused(caplog) -> set[tuple[str, str, str]]:
@@ -298,7 +317,7 @@ async def test_a_writer_keeps_nothing_for_the_cluster_and_a_bookie_does(served, 
         await asyncio.gather(writer.close(), keeper.close())
 
 
-async def test_who_is_nobody_here_is_told_so(served, client, caplog):
+async def test_a_client_without_a_role_is_told_so(served, client, caplog):
     rules = (
         '[[principal]]\nname = "one"\nroles = ["reader"]\nstreams = ["a"]\ncertificates = ["tallybook://reader/one"]\n'
     )
@@ -313,8 +332,8 @@ async def test_who_is_nobody_here_is_told_so(served, client, caplog):
             await port.connect(client("writer"))
 
 
-async def test_who_is_taken_out_of_the_rules_is_cut_off_from_streams_that_are_open(served, client, caplog, monkeypatch):
-    monkeypatch.setattr(allowed, "LOOK_SECONDS", 0.1)
+async def test_a_principal_removed_from_the_rules_loses_its_open_streams(served, client, caplog, monkeypatch):
+    monkeypatch.setattr(allowed, "RECHECK_SECONDS", 0.1)
     async with served() as port:
         writer, reader = await port.connect(client("writer")), await port.connect(client("reader"))
         assert await added(writer, 0) == 0
@@ -333,7 +352,7 @@ async def test_who_is_taken_out_of_the_rules_is_cut_off_from_streams_that_are_op
     assert {identity for _, _, identity in told_refused(caplog)} == {"tallybook://writer/app"}
 
 
-async def test_fences_are_noted_with_who_asked_for_them_and_once_for_each_ledger(served, client, caplog):
+async def test_fences_are_audited_with_their_caller_once_per_ledger(served, client, caplog):
     caplog.set_level("INFO", "tallybook.audit")
     async with served() as port:
         writer = await port.connect(client("writer"))
@@ -348,7 +367,7 @@ async def test_fences_are_noted_with_who_asked_for_them_and_once_for_each_ledger
 
 
 async def test_a_principal_takes_no_more_than_it_may_and_others_are_served_as_ever(served, client):
-    most = 40 * LEAST_BYTES
+    most = 40 * MIN_STREAM_BYTES
     rules = (
         f'[[principal]]\nname = "greedy"\nroles = ["writer"]\nmax_bytes = {most}\nmax_requests = 100\n'
         'certificates = ["tallybook://writer/greedy"]\n'
@@ -395,7 +414,7 @@ async def test_certificates_are_renewed_and_an_authority_is_replaced_while_clien
         port.security.refresh()
         assert (port.security.identity.expires_at - datetime.now(UTC)).days >= 4
         await port.works(new)
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(Unauthenticated):
             await port.connect(old)
         assert await added(held, 7) == 0, "who is connected stays so"
         await held.close()
@@ -413,7 +432,7 @@ async def test_certificates_may_be_exchanged_while_clients_come_and_go_as_fast_a
 
     monkeypatch.setattr(grpc_security._Exchange, "fresh", watched)
     async with served() as port:
-        transport = GrpcTransport(security=open_security(str(client()), serves=False))
+        transport = bookie_transport(security=open_security(str(client()), serves=False))
         material = port.security._material
         came = 0
 

@@ -1,4 +1,4 @@
-"""A gateway and its HTTP port behind TLS: certificates and tokens, every method, and names that belong to others."""
+"""A gateway and its HTTP port behind TLS: certificates, tokens, every method, and names of other principals."""
 
 import asyncio
 import logging
@@ -16,12 +16,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Permission, Role
-from tallybook.core.config import GatewaySettings
-from tallybook.gateway.authorizer import PERMISSIONS
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.auth import PERMISSIONS
 from tallybook.gateway.metrics import METHODS
 from tallybook.gateway.server import Addresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
-from tallybook.runtime import allowed, refusals
+from tallybook.runtime.security import denial_log as refusals
+from tallybook.runtime.security import reauthorization as allowed
 from tallybook.runtime.security.authority import Authority, Subject
 
 from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, NOT_KNOWN, begun
@@ -93,14 +94,14 @@ class Gateway:
         return made
 
     def by_certificate(self, role: str, name: str) -> grpc.aio.Channel:
-        """A channel of somebody who has one."""
+        """A channel with a certificate."""
         made = self.directory(role, name)
         files = (made / "ca.crt", made / "tls.key", made / "tls.crt")
         credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
         return grpc.aio.secure_channel(self.addresses.grpc, credentials)
 
     def without(self, address: str = "") -> grpc.aio.Channel:
-        """A channel of somebody who has none."""
+        """A channel without a certificate."""
         trusted = (self._place / "authority/ca.crt").read_bytes()
         return grpc.aio.secure_channel(address or self.addresses.token_grpc, grpc.ssl_channel_credentials(trusted))
 
@@ -157,7 +158,7 @@ def gateway(cluster, authority, tmp_path) -> Callable[..., Any]:
 
 
 async def called(channel: grpc.aio.Channel, service: str, method: str, request: Any, metadata: Any = ()) -> list[Any]:
-    """All that a method answers, whatever its kind."""
+    """All answers of a method of any kind."""
     stub = ledgers(channel) if service == "LedgerService" else streams(channel)
     call = getattr(stub, method)
     if method in ("Append", "Subscribe"):
@@ -167,7 +168,7 @@ async def called(channel: grpc.aio.Channel, service: str, method: str, request: 
     return [reply async for reply in answer] if method in ("Read", "Tail") else [await answer]
 
 
-# --- who gets in ------------------------------------------------------------------------------------------------------
+# --- authentication ---------------------------------------------------------------------------------------------------
 
 
 def test_every_method_says_what_it_takes():
@@ -176,7 +177,7 @@ def test_every_method_says_what_it_takes():
     assert set(METHODS) - listed == {"LedgerService/Create", "LedgerService/List"}, "the others are in the tests below"
 
 
-async def test_whoever_has_a_certificate_or_a_token_is_served_and_nobody_else(gateway):
+async def test_only_callers_with_a_certificate_or_a_token_are_served(gateway):
     async with gateway() as served:
         async with served.by_certificate("writer", "app") as channel:
             created = await ledgers(channel).Create(ledger_pb2.CreateRequest())
@@ -212,7 +213,7 @@ HEADERS = (
 )
 
 
-async def test_no_method_serves_whoever_has_proven_nothing(gateway):
+async def test_no_method_serves_unauthenticated_callers(gateway):
     async with gateway() as served, served.without() as channel:
         for method in METHODS:
             service, _, name = method.partition("/")
@@ -239,7 +240,7 @@ async def test_a_token_that_has_expired_or_comes_with_a_certificate_does_not_cou
                 await ledgers(channel).List(ledger_pb2.ListRequest(), metadata=served.token("dashboard"))
 
 
-async def test_health_is_for_everybody_who_gets_as_far(gateway):
+async def test_health_is_served_to_every_connected_client(gateway):
     async with gateway() as served, served.without() as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -247,7 +248,7 @@ async def test_health_is_for_everybody_who_gets_as_far(gateway):
 
 @asynccontextmanager
 async def speaking_any_tls(place: Path) -> AsyncIterator[str]:
-    """A port that takes whatever version of TLS a client comes with, as long as he trusts it."""
+    """A port that accepts any TLS version of a client, if the client trusts it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(place / "tls.crt", place / "tls.key")
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -337,7 +338,7 @@ async def test_streams_under_a_prefix_and_in_a_namespace_are_used_from_end_to_en
         await stub.Delete(stream_pb2.DeleteStreamRequest(name="orders/secured"))
 
 
-async def test_who_takes_a_subscription_from_somebody_is_in_the_audit_log(gateway, caplog):
+async def test_the_takeover_of_a_subscription_is_in_the_audit_log(gateway, caplog):
     caplog.set_level(logging.INFO)
     async with gateway() as served:
         async with served.by_certificate("writer", "orders") as channel:
@@ -356,7 +357,7 @@ async def test_who_takes_a_subscription_from_somebody_is_in_the_audit_log(gatewa
 
 
 @pytest.mark.parametrize("method", sorted(LEDGER_METHODS))
-async def test_no_method_reaches_ledgers_of_others_or_tells_whether_there_are_any(gateway, method):
+async def test_no_method_reaches_ledgers_of_others_or_reveals_whether_there_are_any(gateway, method):
     async with gateway() as served:
         async with served.by_certificate("writer", "app") as channel:
             nameless = await ledgers(channel).Create(ledger_pb2.CreateRequest())
@@ -386,7 +387,7 @@ async def test_ledgers_of_the_name_are_used_from_end_to_end_and_no_others_are_ma
             await ledgers(channel).List(ledger_pb2.ListRequest())
 
 
-async def test_a_principal_has_no_more_under_way_than_it_may_and_others_are_served(gateway):
+async def test_a_principal_has_no_more_in_flight_than_its_limit_and_others_are_served(gateway):
     async with gateway() as served, served.by_certificate("writer", "modest") as channel:
         stub = ledgers(channel)
         held = [stub.Append() for _ in range(2)]
@@ -415,7 +416,7 @@ async def test_a_principal_has_no_more_under_way_than_it_may_and_others_are_serv
 async def test_a_stream_that_is_open_ends_when_its_token_counts_no_more(
     gateway, authority, tmp_path, monkeypatch, change
 ):
-    monkeypatch.setattr(allowed, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(allowed, "RECHECK_SECONDS", 0.1)
     async with gateway() as served, served.without() as channel:
         stub, kid = ledgers(channel), authority.token_keys()[-1]
         orders, place = served.token("orders-app"), tmp_path / "gateway"
@@ -443,7 +444,7 @@ async def test_a_stream_that_is_open_ends_when_its_token_counts_no_more(
         assert found.last_entry_id == 0
 
 
-async def test_who_guesses_the_password_of_a_ledger_leaves_a_trace(gateway, caplog):
+async def test_a_wrong_password_of_a_ledger_is_logged(gateway, caplog):
     async with gateway() as served, served.by_certificate("writer", "app") as channel:
         stub = ledgers(channel)
         made = await stub.Create(ledger_pb2.CreateRequest(password=b"open sesame"))
@@ -460,7 +461,7 @@ async def test_who_guesses_the_password_of_a_ledger_leaves_a_trace(gateway, capl
     assert "sesam" not in caplog.text
 
 
-async def test_deletes_and_fences_are_noted_with_who_asked_for_them(gateway, caplog):
+async def test_deletes_and_fences_are_audited_with_their_caller(gateway, caplog):
     caplog.set_level("INFO", "tallybook.audit")
     async with gateway() as served, served.without() as channel:
         stub, orders = ledgers(channel), served.token("orders-app")
@@ -481,7 +482,7 @@ async def test_deletes_and_fences_are_noted_with_who_asked_for_them(gateway, cap
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 
 
-async def test_health_is_for_everybody_and_numbers_for_those_who_may_read(gateway):
+async def test_health_is_for_all_and_metrics_are_for_readers(gateway):
     async with gateway() as served:
         assert await served.http("/healthz") == (200, "ok\n")
         assert (await served.http("/readyz"))[0] == 200
@@ -496,8 +497,8 @@ async def test_health_is_for_everybody_and_numbers_for_those_who_may_read(gatewa
         assert (await served.http("/metrics", head=f"{name}: {value}\r\n"))[0] == 403
 
 
-async def test_whatever_refuses_somebody_has_the_lines_of_its_process_together(gateway, caplog, monkeypatch):
-    monkeypatch.setattr(refusals, "MOST_LINES", 2)
+async def test_all_denials_of_a_process_share_one_denial_log(gateway, caplog, monkeypatch):
+    monkeypatch.setattr(refusals, "MAX_LINES", 2)
     async with gateway() as served, served.without() as channel:
         for service in ("LedgerService", "StreamService"):
             with refused(NOT_KNOWN, "Unauthenticated"):
@@ -521,7 +522,7 @@ async def test_http_speaks_no_old_tls_and_lets_in_no_certificate_of_another_auth
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_nobody_goes_on_over_http_with_a_session_whose_certificates_would_not_be_checked_again(
+async def test_http_does_not_resume_tls_sessions_whose_certificates_would_not_be_checked_again(
     gateway, authority, tmp_path, version
 ):
     authority.issue(tmp_path / "admin", Subject(Role.ADMIN, "root"), days=1)

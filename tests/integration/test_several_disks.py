@@ -1,4 +1,4 @@
-"""A bookie process with two journals and two directories of entry logs: killed, looked into, restarted, and refused."""
+"""A bookie process with two journals and two entry-log directories: killed, inspected, restarted, and refused."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_bookie_with_two_disks_survives_being_killed_and_refuses_to_start_with
         ledgers = [append(running) for _ in range(4)]
 
         def both_are_used() -> bool:
-            # Both are on one disk here, so which of them has more room for a log is for others on this machine to say.
+            # Both are on one disk here, so either of them may have more space for a log.
             ledgers.append(append(running))
             return all(list(path.glob("*.log")) for path in logs)
 

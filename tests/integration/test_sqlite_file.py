@@ -1,4 +1,4 @@
-"""The SQLite driver and its file: whose it is, what is wrong with it, who holds it, and what a failing disk means."""
+"""The file of the SQLite driver: ownership, damage, locks, and a failing disk."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.client.client import Client
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import (
     DamagedFile,
@@ -25,14 +26,16 @@ from tallybook.core.errors import (
     NewerFormat,
     NoSuchCluster,
     NoSuchLedger,
+    NotEnoughBookies,
 )
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.sqlite import schema
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.sqlite.timing import Timing
 from tallybook.metadata.store import BookieInfo, Ok, Unknown
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
@@ -68,7 +71,7 @@ def bookie(boot: int = 1) -> BookieInfo:
 
 
 def execute(path: Path, *statements: str) -> None:
-    """What another program does to the file."""
+    """A change of the file by another program."""
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in statements:
         connection.execute(statement)
@@ -88,7 +91,7 @@ def path(tmp_path) -> Path:
     return tmp_path / "metadata.db"
 
 
-# --- whose file -------------------------------------------------------------------------------------------------------
+# --- ownership --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [b"x", b"ledgers: none\n" * 1000, b"SQLite format 3\0" + bytes(5000)])
@@ -121,7 +124,7 @@ async def test_an_empty_file_becomes_a_store(path):
 
 
 @pytest.mark.parametrize("there", ["no directory", "no file", "an empty file"])
-async def test_only_those_who_may_make_a_cluster_make_one(path, there):
+async def test_only_authorized_processes_create_a_cluster(path, there):
     path = path.parent / "missing" / "metadata.db" if there == "no directory" else path
     if there == "an empty file":
         path.touch()
@@ -146,7 +149,7 @@ async def test_a_file_in_place_of_the_directory_is_named(path):
 
 
 async def test_a_file_that_cannot_be_written_is_refused_at_once():
-    # Root may write anything, so a test that runs as root has to be somebody else for a moment.
+    # Root may write anything, so a test that runs as root has to become another user for a moment.
     directory = Path(tempfile.mkdtemp())
     path = directory / "metadata.db"
     try:
@@ -175,12 +178,12 @@ async def test_processes_that_make_the_file_at_once_make_one_store(path):
             await client.close()
 
 
-def test_a_file_that_somebody_else_makes_in_the_middle_of_a_look_is_not_mistaken(path, monkeypatch):
+def test_a_file_that_another_process_creates_during_the_check_is_not_mistaken(path, monkeypatch):
     class Overtaken(sqlite3.Connection):
         def execute(self, statement, *parameters):
             if statement == "PRAGMA user_version" and not overtakers:
                 overtakers.append(self)
-                with contextlib.suppress(sqlite3.OperationalError):  # or it is told to wait
+                with contextlib.suppress(sqlite3.OperationalError):  # or it gets SQLITE_BUSY
                     schema.connect(str(path), "other", "cluster of the other").close()
             return super().execute(statement, *parameters)
 
@@ -273,7 +276,7 @@ async def test_a_locked_file_cannot_be_opened_and_says_so(path):
 
 
 class Trouble:
-    """A connection that does what it is told and then has something happen at a statement, once."""
+    """A connection that runs a hook at a statement, once."""
 
     def __init__(self, connection: sqlite3.Connection, statement: str, happen) -> None:
         self._connection = connection
@@ -345,7 +348,7 @@ async def test_an_error_before_the_commit_means_that_nothing_was_done(path):
         assert await metadata.store.read_ledger(7) == created
 
 
-async def test_a_disk_that_hangs_ends_in_the_deadline_and_holds_up_nobody_else(path):
+async def test_a_hanging_disk_ends_in_the_deadline_and_delays_no_other_store(path):
     answered = threading.Event()
 
     def hang(connection, statement):
@@ -429,7 +432,7 @@ async def test_heartbeats_keep_a_bookie_alive_as_the_boot_clock_goes_on(path):
 
 
 @pytest.mark.parametrize("now", [1_000, 5_000_000, 90_000_000])
-async def test_nobody_registered_before_a_reboot_is_alive_after_it(path, now):
+async def test_no_bookie_registered_before_a_reboot_is_alive_after_it(path, now):
     clock = ManualBootClock()
     one = await open_file(path, boot_clock=clock, timing=SLOW_BEAT)
     await one.membership.register(bookie())
@@ -452,7 +455,7 @@ async def test_the_rows_of_the_dead_are_swept_out(path):
         assert rows == [("b9",)]
 
 
-async def test_a_bookie_that_cannot_beat_in_time_is_lost_even_if_nobody_tells(path):
+async def test_a_bookie_that_cannot_beat_in_time_is_lost_even_without_a_notification(path):
     clock, timing = ManualBootClock(), Timing(heartbeat_seconds=0.01, expiry_seconds=10, poll_seconds=0.005)
     async with await open_file(path, boot_clock=clock, timing=timing, timeout_seconds=0.5) as metadata:
         registration = await metadata.membership.register(bookie())
@@ -475,7 +478,7 @@ def test_times_that_let_a_bookie_expire_between_two_beats_are_refused():
 # --- watches and background work --------------------------------------------------------------------------------------
 
 
-async def test_a_look_that_fails_is_repeated_and_nothing_is_missed(path, monkeypatch):
+async def test_a_failed_poll_is_repeated_and_nothing_is_missed(path, monkeypatch):
     monkeypatch.setattr("tallybook.metadata.sqlite.poller.PAUSE_AFTER_ERROR_SECONDS", 0.05)
     async with await open_file(path) as one, await open_file(path) as other:
         created = await other.store.create_ledger(ledger())
@@ -498,7 +501,9 @@ async def test_the_death_of_a_background_task_ends_watches_and_registrations(pat
         async def die(*_):
             raise RuntimeError("a defect")
 
-        monkeypatch.setattr(*((metadata.store._poller, "_look") if task == "poll" else (registration, "beat")), die)
+        monkeypatch.setattr(
+            *((metadata.store._poller, "_poll_once") if task == "poll" else (registration, "beat")), die
+        )
         await returns(registration.lost())
 
         async def follow() -> None:
@@ -507,3 +512,17 @@ async def test_the_death_of_a_background_task_ends_watches_and_registrations(pat
 
         with pytest.raises(MetadataUnavailable):
             await returns(follow())
+
+
+async def test_a_ledger_that_cannot_be_created_because_the_file_is_locked_says_so(path):
+    """The lock of another process also stops the heartbeats, so that after a while no bookie counts as alive."""
+    async with await open_file(path):
+        pass
+    lock = sqlite3.connect(path, isolation_level=None)
+    async with Client(f"sqlite:///{path}", ClientSettings(metadata_timeout_ms=300)) as client:
+        with pytest.raises(NotEnoughBookies):
+            await client.create_ledger()
+        lock.execute("BEGIN IMMEDIATE")
+        with pytest.raises(MetadataUnavailable, match=r"metadata.db was locked for 0.3 s"):
+            await client.create_ledger()
+    lock.close()

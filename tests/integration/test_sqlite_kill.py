@@ -1,4 +1,4 @@
-"""Several processes write one SQLite file and are killed at random moments: nothing that was reported done is lost."""
+"""Several processes write one SQLite file and are killed at random: no reported write is lost."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ import pytest
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import NoSuchLedger
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.sqlite.timing import Timing
 from tallybook.metadata.store import BookieInfo
@@ -30,8 +30,8 @@ WORKER = """
 import asyncio, itertools, sys
 from dataclasses import replace
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -156,7 +156,7 @@ async def test_no_reported_write_is_lost_and_no_value_is_torn_when_writers_are_k
 
     async with await open_file(path) as metadata:
         stored = int((await metadata.store.read_ledger(0)).value.custom["count"])
-        # Whoever was killed between the commit and its report has counted once more than it said.
+        # A process killed between the commit and its report has counted once more than it reported.
         assert counted <= stored <= counted + ROUNDS * WORKERS
         assert counted > ROUNDS * WORKERS
         assert len(created) == sum(len(said(lines, "created")) for lines in reported.values()), "an id was given twice"
@@ -179,7 +179,7 @@ async def test_no_reported_write_is_lost_and_no_value_is_torn_when_writers_are_k
         for name, lines in reported.items():
             turns = said(lines, "cookie")
             cookie = await metadata.store.read_cookie(name.replace(" ", "-"))
-            # The one whose writing was not reported any more may be there instead of the last one reported.
+            # A write that was not reported any more may be there instead of the last reported one.
             assert not turns or int(cookie) in (turns[-1], turns[-1] + 1)
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -1,4 +1,4 @@
-"""A SQLite file of an older format: brought up to date when opened, with all it holds, and refused by its makers."""
+"""A SQLite file of an older format: upgraded with all its content when opened, and then refused by older versions."""
 
 import sqlite3
 
@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.core.errors import LedgerExists, MetadataUnavailable, NewerFormat
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, close
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, close
 from tallybook.metadata.sqlite import schema
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.store import Ok, Record, RecordPage

@@ -1,7 +1,7 @@
-"""A bookie is told to stop at every kind of moment from its first instruction to its exit, mostly under load.
+"""A bookie is stopped at many moments from its first instruction to its exit, mostly under load.
 
-Whatever the moment: it ends soon, with the code that says how, the next one starts on the same directory, and every
-entry that was confirmed is there. Moments are events that can be seen from outside: files and locks.
+At any moment, the bookie ends soon with the right exit code, the next one starts on the same directory, and every
+confirmed entry is there. Moments are events that are visible from outside: files and locks.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def entry(life: int, number: int) -> bytes:
-    """An entry that can be told from every other."""
+    """An entry that differs from every other."""
     return b"%d/%d " % (life, number) + b"." * (number * 7919 % 2_000)
 
 
@@ -124,7 +124,7 @@ async def load(node: Node, confirmed: dict[int, tuple[int, int]]) -> AsyncIterat
         try:
             yield running
         finally:
-            await asyncio.sleep(0.02)  # acks that the bookie had sent count: the writer was told of them
+            await asyncio.sleep(0.02)  # acks that the bookie had sent count: the writer received them
             confirmed[writer.id] = (node.lives, writer.last_add_confirmed + 1)
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)

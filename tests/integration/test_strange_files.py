@@ -1,4 +1,4 @@
-"""A bookie among files that are not what it wrote: links, FIFOs, odd names, sizes and times, and very many of them."""
+"""A bookie with files that it did not write: links, FIFOs, odd names, sizes and times, and very many of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie import scrub
-from tallybook.bookie.text_record import encode_record
+from tallybook.bookie.scrub import scrubber as scrub
+from tallybook.bookie.storage.text_record import encode_record
+from tallybook.core.add_kind import AddKind
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import OK_CODE, EntryAbsent, ForeignDirectory, TallybookError
 from tallybook.core.limits import MIB
@@ -39,7 +40,7 @@ FILES = (
     "journal/superblock",
     "journal/segment-0000",
 )
-"""What is exchanged for something else."""
+"""Files that are replaced by something else, in turn."""
 
 
 def batch(first: int) -> bytes:
@@ -49,7 +50,7 @@ def batch(first: int) -> bytes:
 async def added(made: RealBookie, first: int) -> None:
     """Have a batch made durable."""
     answered = asyncio.get_running_loop().create_future()
-    made.bookie.add(batch(first), b"", answered.set_result, recovery=True)
+    made.bookie.add(batch(first), b"", answered.set_result, kind=AddKind.RECOVERY)
     assert (await answered).code == OK_CODE
 
 
@@ -92,7 +93,7 @@ async def all_of(made: RealBookie) -> list[bytes]:
 
 
 async def started(root: Path, written: Path) -> list[bytes]:
-    """What the bookie in ``root`` serves of its ledger; it starts, and stops in good order, within a time."""
+    """The entries that the bookie in ``root`` serves; it starts and stops cleanly within a time limit."""
     metadata = KnownMetadata(cookies={"b1": (written.parent / "registered").read_bytes()})
     async with asyncio.timeout(DEADLINE_SECONDS), real_bookie(str(root), metadata, pytest.fail) as made:
         try:
@@ -119,7 +120,7 @@ def replace(path: Path, kind: str) -> None:
 
 @contextlib.contextmanager
 def refused_or_served() -> Iterator[None]:
-    """Anything but "there is no such entry": whoever recovers the ledger would take that for its end."""
+    """Anything but "there is no such entry": a recovery would take that for the end of the ledger."""
     try:
         yield
     except EntryAbsent as error:
@@ -166,7 +167,7 @@ def test_what_is_no_file_in_place_of_the_run_file_gives_way_or_is_refused(start_
 
 
 def not_special(path: Path) -> bool:
-    """Whether it can be opened without waiting."""
+    """Whether it can be opened without blocking."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -227,7 +228,7 @@ async def test_the_cookie_of_another_cluster_is_refused_and_nothing_is_changed(c
 
 
 @pytest.mark.parametrize("which", ["data", "ledgers"])
-def test_a_bookie_refuses_a_directory_where_everybody_may_put_files_and_says_what_to_do(cli, tmp_path, which):
+def test_a_bookie_refuses_a_world_writable_directory_and_says_what_to_do(cli, tmp_path, which):
     places = {"data": tmp_path / "the data", "ledgers": tmp_path / "ledgers"}
     for name, directory in places.items():
         directory.mkdir()

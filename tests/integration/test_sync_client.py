@@ -1,4 +1,4 @@
-"""The blocking client against real bookies: what it is for, from a thread and from eight."""
+"""The blocking client with real bookies: its main uses, from one thread and from eight."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,7 +25,7 @@ def test_a_program_without_asyncio_writes_follows_and_reads_a_ledger(cluster):
         assert sorted(client.bookies()) == ["bookie-1", "bookie-2", "bookie-3"]
 
 
-def test_eight_threads_append_to_one_ledger_and_what_they_were_told_is_what_is_there(cluster):
+def test_eight_threads_append_to_one_ledger_and_their_entries_have_the_returned_ids(cluster):
     def append(thread):
         own = [b"%d %d" % (thread, number) for number in range(1_200)]
         sent = [ledger.append_nowait(payload) for payload in own[:600]]

@@ -1,4 +1,4 @@
-"""Blocking streams against real bookies: what they are for, from a thread and from eight."""
+"""Blocking streams with real bookies: their main uses, from one thread and from eight."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +28,7 @@ def test_a_program_without_asyncio_writes_follows_and_reads_a_stream(cluster):
         assert "sync/one" in streams.list("sync/")
 
 
-def test_eight_threads_append_to_one_stream_and_what_they_were_told_is_what_is_there(cluster):
+def test_eight_threads_append_to_one_stream_and_their_records_have_the_returned_positions(cluster):
     def append(thread):
         own = [b"%d %d" % (thread, number) for number in range(1_200)]
         sent = [writer.append_nowait(payload) for payload in own[:600]]

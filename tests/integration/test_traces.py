@@ -1,4 +1,4 @@
-"""Traces of real processes: an endpoint of OTLP hears of one add and one read, as one tree of spans each."""
+"""Traces of real processes: an OTLP endpoint receives one add and one read, as one tree of spans each."""
 
 import asyncio
 import http.server
@@ -16,11 +16,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings, GatewaySettings
+from tallybook.core.settings import ClientSettings, GatewaySettings
 from tallybook.gateway.server import serving
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
-from tallybook.runtime.span_catalogue import MAX_ATTRIBUTE_CHARACTERS, PREFIX, SPAN_NAMES
+from tallybook.runtime.tracing.catalogue import MAX_ATTRIBUTE_CHARACTERS, PREFIX, SPAN_NAMES
 
 PATIENCE_SECONDS = 20
 NOW = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=0")
@@ -45,7 +45,7 @@ class Heard(NamedTuple):
 
 
 class Endpoint:
-    """What listens to OTLP over HTTP."""
+    """A server for OTLP over HTTP."""
 
     def __init__(self) -> None:
         self.spans: list[Heard] = []
@@ -74,7 +74,7 @@ class Endpoint:
                 self.spans += [heard(said["service.name"], span) for span in scope.spans]
 
     async def trace(self, where: Callable[[Heard], bool], *wanted: str) -> list[Heard]:
-        """All spans of the trace with such a span, once it has so many of these names, and no parent is missing."""
+        """All spans of the trace with such a span, once it has the given number of each name, and every parent."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             spans = list(self.spans)
@@ -114,7 +114,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def traced(cli, endpoint, tmp_path_factory) -> Iterator[Any]:
-    """Three bookies that follow whoever has something traced."""
+    """Three bookies that trace sampled requests."""
     data = tmp_path_factory.mktemp("traced") / "data"
     with cli.up(data, "--set", f"traces={endpoint.traces}") as cluster:
         yield cluster
@@ -125,7 +125,7 @@ def client(cluster: Any, traces: str) -> Client:
 
 
 def check_catalogue(spans: list[Heard]) -> None:
-    """Whatever is told stands in the catalogue, and is short."""
+    """All names and values of spans are in the catalogue, and are short."""
     for span in spans:
         info = SPAN_NAMES[span.name]
         assert info.where == span.service.removeprefix("tallybook-") or span.service == "tallybook-gateway"
@@ -139,13 +139,13 @@ def children(spans: list[Heard], above: Heard, name: str) -> list[Heard]:
 
 
 def within(inner: Heard, outer: Heard) -> bool:
-    """Whether one lies in the other, as far as the clock of a machine that is being set tells."""
+    """Whether one is within the other, up to the error of a clock that is being adjusted."""
     return outer.begin - SKEW_NS <= inner.begin <= inner.end <= outer.end + SKEW_NS
 
 
 async def test_one_add_is_one_tree_from_the_client_to_the_journals_of_three_bookies(cli, traced, endpoint):
     async with client(traced, endpoint.traces) as one:
-        # All three are needed, so the batch is not confirmed before each of them has been asked.
+        # All three acks are needed, so the batch is not confirmed before each bookie has received it.
         writer = await one.create_ledger(password=SECRET, ack_quorum=3)
         await asyncio.gather(*[writer.append(SECRET) for _ in range(3)])
         await writer.close()
@@ -178,13 +178,13 @@ async def test_one_add_is_one_tree_from_the_client_to_the_journals_of_three_book
         assert within(request, add)
     assert len(spans) == 1 + 3 * 4
     address = f"127.0.0.1:{traced.run_file(1)['ports']['http']}"
-    # The bookie counts what it has sent once it is told that it has arrived.
+    # The bookie counts a span as sent once the collector has acknowledged it.
     await asyncio.to_thread(cli.wait_until, lambda: counted(address)["sent"] >= 3, "spans that were sent")
     assert {**counted(address), "sent": 0} == {"sent": 0, "dropped": 0, "failed": 0}
 
 
 def counted(address: str) -> dict[str, float]:
-    """What a bookie says has become of its spans."""
+    """The counters of a bookie for its spans."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         found = re.findall(r'tallybook_trace_spans_total{outcome="(\w+)"} (\S+)', answer.read().decode())
     return {outcome: float(count) for outcome, count in found}
@@ -208,7 +208,7 @@ async def test_one_read_is_one_tree_and_says_where_the_bytes_were(traced, endpoi
     assert within(request, read)
     assert serve.attributes["request"] == "ReadEntry"
     assert (serve.attributes["cached_batches"], serve.attributes["stored_batches"]) == (1, 0)
-    # The one who wrote it wanted no traces, so no bookie has told of its add.
+    # Its writer had no tracing, so no bookie has a span of its add.
     told = [span for span in endpoint.spans[before:] if span.attributes.get("ledger_id") == writer.id]
     assert {span.name for span in told} <= {"tallybook.read", "tallybook.request", "bookie.serve"}
     assert not any(SECRET in body for body in endpoint.bodies)
@@ -247,7 +247,7 @@ async def test_a_read_out_of_the_archive_has_the_reads_of_the_object_store(cli, 
         assert span.attributes["bytes"] > 0
 
 
-async def test_a_caller_of_the_gateway_has_his_trace_continued_or_kept_out(traced, endpoint):
+async def test_the_trace_of_a_gateway_caller_is_continued_or_ignored(traced, endpoint):
     settings = GatewaySettings(metadata=traced.metadata, keep_streams_s=0)
     chosen = settings.client.model_copy(update={"traces": endpoint.traces})
     async with (
@@ -278,6 +278,6 @@ async def test_a_caller_of_the_gateway_has_his_trace_continued_or_kept_out(trace
     [add] = children(spans, call, "tallybook.add")
     assert add.attributes["ledger_id"] == continued
     assert {span.trace_id for span in spans} == {CALLER[3:35]}
-    # Who says nothing that can be understood is as who says nothing: by chance, and here that is always.
+    # An invalid header counts as none: sampled by chance, which here is always.
     await endpoint.trace(lambda span: span.name == "tallybook.add" and span.attributes["ledger_id"] == strange)
     assert not [span for span in endpoint.spans if span.attributes.get("ledger_id") == kept_out]

@@ -1,15 +1,15 @@
-"""docs/tutorial.md, walked from its first command to its last, as somebody does who pastes one block after the other.
+"""docs/start/tutorial*.md, run from its first command to its last, one pasted block after the other.
 
-Every ``bash`` block is run as it stands, all of them in one shell, whose home has nothing in it but this source tree as
-``~/tallybook``. What the ``text`` block behind it shows has to be what the commands have printed. On the page
+Every ``bash`` block is run unchanged, all of them in one shell, whose home has only this source tree as
+``~/tallybook``. The output of the commands has to equal the ``text`` block behind them. On the page
 
-    # exit code 1        at the end of a command says that it ends so; every other one ends with 0
-    ...                  stands for anything, in a line, or as a line of its own for any number of lines
+    # exit code 1        after a command says that it ends with this code; every other one ends with 0
+    ...                  stands for any text, in a line, or as a line of its own for any number of lines
 
-and what differs from run to run (times, sizes, random ids: ``VARYING``) is made equal on both sides. What a test has to
-have otherwise than a newcomer is all here: ``Hour`` gives pip the libraries of this environment in place of an index,
-bookies with small journals and a disk with room, Spark a Java that is sooner at work, and other ports than those of the
-page, which may be taken.
+and what differs between runs (times, sizes, random ids: ``VARYING``) is made equal on both sides. ``Hour`` has all
+differences between the test and a new user: pip gets the libraries of this environment in place of an index, bookies
+get small journals and a disk with space, Spark a Java that starts faster, and ports differ from those of the page,
+which may be in use.
 """
 
 import faulthandler
@@ -31,12 +31,12 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/tutorial.md"
+PAGES = ("tutorial.md", "tutorial-2-data.md", "tutorial-3-operation.md")
 NOT_COPIED = shutil.ignore_patterns(
     ".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results", "tests"
 )
 PORTS = "127.0.0.1:74"
-"""How every address on the page begins."""
+"""The common prefix of all addresses on the page."""
 BLOCK_SECONDS = 150
 VARYING = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", "TIME"),
@@ -53,7 +53,7 @@ VARYING = (
     (r"(?m) $", ""),
 )
 DIED = re.compile(r"\S+: line \d+: +\d+ Killed .*\n")
-"""What a shell without a terminal says of a process in the background that was killed."""
+"""The message of a shell without a terminal about a killed background process."""
 JOINED = re.compile(r"^(\S.*?) && ", re.MULTILINE)
 """Commands of which the second is run only where the first ends with 0. A shell counts the failure of the last one
 alone, so they are given to it line by line."""
@@ -61,7 +61,7 @@ alone, so they are given to it line by line."""
 
 @dataclass
 class Block:
-    """What the page tells to type, and what it shows for it."""
+    """A command of the page, and the output that the page shows for it."""
 
     commands: str
     expected: str | None
@@ -102,7 +102,7 @@ def fits(expected: str, printed: str) -> bool:
 
 
 def free_ports() -> str:
-    """What to put for ``PORTS``: a hundred free ports, below those that are given to whoever asks for any."""
+    """A value for ``PORTS``: a hundred free ports, below the ephemeral ones."""
     for _ in range(100):
         begin = f"127.0.0.1:{random.randrange(200, 320)}"
         if all(is_free(int(begin.partition(":")[2]) * 100 + last) for last in range(100)):
@@ -121,7 +121,7 @@ def is_free(port: int) -> bool:
 
 
 class Hour:
-    """One newcomer's shell."""
+    """The shell of a new user."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -133,14 +133,14 @@ class Hour:
                 **java,
                 "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
                 "HOME": str(home),
-                # No index is asked: what the package requires has to be there.
+                # No package index is used: the requirements of the package have to be there.
                 "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_COMPILE": "1",
                 "PIP_DISABLE_PIP_VERSION_CHECK": "1",
                 # Spark runs for seconds: what it would compile better would not come back.
                 "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
                 "TALLYBOOK_JOURNAL__SEGMENT_BYTES": "8MiB", "TALLYBOOK_STORAGE__WRITE_CACHE_BYTES": "32MiB",
                 "TALLYBOOK_STORAGE__MIN_FREE_BYTES": "1MiB",
-                # However full the disk is on which the test runs, a newcomer's has room.
+                # The test must run on a full disk as well; a new user has space.
                 **{f"TALLYBOOK_STORAGE__DISK_{name}_PERCENT": "100" for name in ("WARN", "BACK", "READ_ONLY")},
             },
         )  # fmt: skip
@@ -185,7 +185,7 @@ class Hour:
         return found
 
     def end(self) -> None:
-        """End the shell, and whatever it has left."""
+        """End the shell and all processes that it has left."""
         for pid in self.running():
             os.kill(pid, signal.SIGKILL)
         self._shell.kill()
@@ -213,11 +213,11 @@ def printed_by(hour: Hour, number: int, block: Block, wait_until) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_whoever_pastes_the_tutorial_block_by_block_sees_what_it_shows(hour, cli):
+def test_the_tutorial_pasted_block_by_block_prints_what_it_shows(hour, cli):
     # A walk of two minutes hangs nowhere. Where a single block does, BLOCK_SECONDS ends it, and names it.
     faulthandler.cancel_dump_traceback_later()
     otherwise = []
-    for number, block in enumerate(blocks_of(PAGE.read_text())):
+    for number, block in enumerate(blocks_of("\n".join((ROOT / "docs/start" / page).read_text() for page in PAGES))):
         commands, _, installs = block.commands.partition("\npip install")
         printed = ""
         if installs:

@@ -1,7 +1,7 @@
-"""What earlier releases have left is all there: their files, booted on by today's bookies and read by today's clients.
+"""Clusters of earlier releases: the present bookies boot from their files, and nothing is missing.
 
-tests/fixtures has a cluster of each release, killed in the middle of its work, and says what was confirmed in it; also,
-what its metadata would be in ZooKeeper, from where all of it has to be there as well.
+tests/fixtures has a cluster of each release, killed in the middle of its work, with a list of what was confirmed. It
+also has the metadata of the cluster as they would be in ZooKeeper, from where everything has to be readable as well.
 """
 
 import asyncio
@@ -17,24 +17,25 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tallybook.bench.bookies import metadata_in
-from tallybook.bench.zookeeper_server import ZooKeeperServer
-from tallybook.bookie import ledger_state
+from tallybook.bench.equipment.bookies import metadata_in
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.bookie.journal import records
 from tallybook.bookie.journal.inspect import inspect_journal, live_blocks
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.ledgers import state as ledger_state
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.client import Client
-from tallybook.core.config import ClientSettings, StorageSettings
 from tallybook.core.errors import LedgerExists, NoSuchLedger
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.commits import commit
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions import PENDING, Transaction, names, read_view
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.core.settings import ClientSettings, StorageSettings
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.records.listing import record_names
+from tallybook.metadata.transactions.commit import commit
+from tallybook.metadata.transactions.model import PENDING, Transaction, read_view
 from tallybook.metadata.uri import open_metadata
 from tallybook.metadata.zookeeper import layout
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.sim.upgrade.contents import (
@@ -50,9 +51,9 @@ from tallybook.sim.upgrade.contents import (
     payloads,
 )
 from tallybook.sim.upgrade.fixture import WIRE_SUFFIX, names_in, nodes_of, places_of, say_where, unpack
-from tallybook.spark.records.offsets import RecordOffset
-from tallybook.spark.snapshot import parse_snapshot
-from tallybook.spark.stream_offset import StreamOffset
+from tallybook.spark.ledgers.offset import StreamOffset
+from tallybook.spark.ledgers.snapshot import parse_snapshot
+from tallybook.spark.streams.offsets import RecordOffset
 from tallybook.stream import Start, StreamStore
 
 from ..formats import FORMATS
@@ -105,7 +106,7 @@ class Cluster:
 
 
 async def read(client: Client, told: dict, *, more: int = 0) -> list[bytes]:
-    """All entries of a ledger; nobody may have added any that were not confirmed, but for ``more``."""
+    """All entries of a ledger; except for ``more``, it has none that were not confirmed."""
     reader = await client.open_ledger(told["id"], password=told.get("password", "").encode())
     last = reader.last_add_confirmed
     assert told["entries"] <= last + 1 <= told["entries"] + more
@@ -161,7 +162,7 @@ async def finish_what_was_begun(client: Client, streams: StreamStore, ledgers: d
 
 
 def check_spark(told: dict) -> None:
-    """What Spark has kept is understood, and would be written as it is."""
+    """Data stored by Spark are decoded, and would be encoded to the same bytes."""
     assert StreamOffset.parse(told["ledgers"]).json() == told["ledgers"]
     assert RecordOffset.parse(told["streams"]).json() == told["streams"]
     assert str(parse_snapshot(told["snapshot"])) == told["snapshot"]
@@ -185,7 +186,7 @@ async def go_on(client: Client, streams: StreamStore, told: dict) -> tuple[int, 
 
 
 async def read_and_gone_on_with(cluster: Cluster, told: dict) -> None:
-    """All that was confirmed is there; so is what is written today, once the bookies have been started again."""
+    """All confirmed entries are there; so are new ones, after a restart of the bookies."""
     check_spark(told["spark"])
     try:
         await cluster.start()
@@ -297,16 +298,16 @@ class Left:
         return [path for path in sorted(self.root.glob(pattern)) if path.is_file() and path.stat().st_size]
 
     def texts(self, pattern: str, begins: str) -> bool:
-        """Whether one of these files begins so."""
+        """Whether one of these files has this prefix."""
         return any(path.read_bytes().startswith(begins.encode()) for path in self.files(pattern))
 
     def all_have(self, pattern: str, text: str) -> bool:
-        """Whether there are such files, and each has this in it."""
+        """Whether such files exist, and each contains this."""
         files = self.files(pattern)
         return bool(files) and all(text in path.read_text() for path in files)
 
     def formats(self, prefix: str) -> set[int]:
-        """Of the records whose names begin so."""
+        """The records whose names have this prefix."""
         return {json.loads(value)["format"] for name, value in self.records.items() if name.startswith(prefix)}
 
 
@@ -357,10 +358,10 @@ HELD: dict[str, Callable[[Left], object]] = {
     "snapshot": lambda left: left.told["spark"]["snapshot"],
     "wire": lambda left: (FIXTURES / f"{left.told['name']}{WIRE_SUFFIX}").exists(),
 }
-"""How each format shows in a fixture."""
+"""The evidence of each format in a fixture."""
 
 VERSION_AT = 4
-"""Where the version stands in the state of a ledger."""
+"""The offset of the version in the state of a ledger."""
 
 KINDS = {name.removeprefix("KIND_").lower().replace("_", " ") for name in vars(records) if name.startswith("KIND_")}
 
@@ -379,7 +380,7 @@ async def kinds_in(directory: str) -> set[str]:
 
 
 async def indexed_in(directory: str) -> tuple[int, set[int]]:
-    """How many rows an index has, up to a thousand, and of which versions its states are; all are understood."""
+    """The number of rows of an index, up to a thousand, and the versions of its states; all are decoded."""
     disk, workers = RealDisk(), ThreadWorkers(2, "index")
     try:
         index = await RocksIndex.open(disk, directory, workers, StorageSettings(), create=False)
@@ -407,11 +408,11 @@ def indexes_in(root: Path) -> list[str]:
     return [str(path) for path in root.glob("b*/index")]
 
 
-async def left_by(name: str, root: Path) -> Left:
+async def connection_ended(name: str, root: Path) -> Left:
     told = await unpack(FIXTURES, name, root)
     client = await open_metadata(metadata_in(root), clock=RealClock(), rng=SystemRng())
     try:
-        found = {each: await client.store.read_record(each) async for each in names(client.store, "")}
+        found = {each: await client.store.read_record(each) async for each in record_names(client.store, "")}
     finally:
         await client.close()
     kinds = set().union(*[await kinds_in(directory) for directory in journals_in(root)])
@@ -424,7 +425,7 @@ async def left_by(name: str, root: Path) -> Left:
 async def test_the_newest_fixture_has_one_of_every_format(tmp_path):
     """A format that comes before its version is released: have the fixture of that version made anew."""
     assert HELD.keys() == FORMATS.keys()
-    left = await left_by(names_in(FIXTURES)[-1], tmp_path)
+    left = await connection_ended(names_in(FIXTURES)[-1], tmp_path)
     assert [name for name, shows in HELD.items() if not shows(left)] == []
 
 

@@ -1,7 +1,7 @@
-"""One cluster of this code and of what the newest fixture was made with: nothing that either confirms is lost.
+"""One cluster of the present code and that of the newest fixture: no entry confirmed by either is lost.
 
-``make upgrade-test`` runs it for longer; see ``sim/upgrade/mixed.py``. The other code comes out of the history. A clone
-without history skips the test; continuous integration, of which nobody reads what it skips, fails.
+``make upgrade-test`` runs it for longer; see ``sim/upgrade/mixed.py``. The other code is taken from the git history. A
+clone without history skips the test; continuous integration, where a skipped test would go unnoticed, fails.
 """
 
 import json
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bench.programs import ProgramFailed
-from tallybook.bench.revisions import ROOT, Tree, unpack
+from tallybook.bench.compare.revisions import ROOT, Tree, unpack
+from tallybook.bench.equipment.programs import ProgramFailed
 from tallybook.sim.upgrade.fixture import names_in
 from tallybook.sim.upgrade.mixed import MixedCluster
 
@@ -33,6 +33,7 @@ def unpacked(repository: Path, revision: str, target: Path) -> str:
     pytest.skip(missing)
 
 
+@pytest.mark.nightly
 def test_bookies_clients_gateways_an_offloader_and_a_repair_of_two_revisions_lose_nothing(tmp_path):
     revision = json.loads((FIXTURES / f"{names_in(FIXTURES)[-1]}.json").read_text())["revision"]
     name = unpacked(ROOT, revision, tmp_path / "code")
@@ -52,7 +53,7 @@ def test_bookies_clients_gateways_an_offloader_and_a_repair_of_two_revisions_los
     [(True, True, pytest.fail.Exception), (True, False, pytest.skip.Exception), (False, True, pytest.skip.Exception)],
     ids=["continuous integration", "continuous integration of a source distribution", "somebody's clone"],
 )
-def test_history_that_is_missing_is_a_failure_only_where_nobody_would_see_that_the_test_is_skipped(
+def test_missing_history_is_a_failure_only_where_a_skipped_test_would_go_unnoticed(
     integrates, has_git, outcome, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("CI", "true" if integrates else "")

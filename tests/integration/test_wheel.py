@@ -1,8 +1,8 @@
-"""What users install: a wheel and a source distribution, and a ``tallybook`` that has nothing but the wheel's packages.
+"""The packages that users install: wheel and source distribution, and a ``tallybook`` with only the wheel's contents.
 
-The environment is a new one. It gets the wheel by pip, and of this one's libraries exactly those that the wheel's
-metadata ask for without any extra, as links: no source tree, no network, and a library that is missing in setup.cfg is
-missing there, too.
+Each environment is a new one. pip installs the wheel, and the libraries that the wheel's metadata require, with no
+extra or with those that the test names, are linked from this environment. There is no source tree and no network, and
+a library that is missing in setup.cfg is missing there, too.
 """
 
 import email
@@ -32,15 +32,17 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHER_FOLDERS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results")
 BESIDE_PACKAGES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
 FOR_IMAGES = {"requirements-build.lock", "requirements-run.lock"}
-FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.png", "docker/**/*", "examples/**/*.*")
-FOR_DEVELOPERS = ("tests/", "scripts/")
+FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.png", "docker/**/*", "examples/**/*.*")
+FOR_DEVELOPERS = ("tests", "scripts", "sim", "bench", "devtools")
 MADE_OF_EXAMPLES = ("examples/go/api/", "examples/go/build/", "examples/java/target/")
 BUILD_SECONDS = 120
 SPARK_SECONDS = 300
 """A query takes some ten Pythons and a JVM to start: seconds on an idle machine."""
 NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
 NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
-NEEDS_OTEL = "traces need OpenTelemetry: pip install 'tallybook[traces]'"
+NEEDS_OTEL = "the option 'traces' needs requests: pip install 'tallybook[traces]'"
+NEEDS_TYPER = "tallybook: the command line needs typer: pip install 'tallybook[cli]'"
+EXTRAS = {"all", "archive", "cli", "s3", "security", "server", "spark", "traces", "zookeeper"}
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Built:
     def product(self) -> set[str]:
         """Every file of the packages, relative to the tree."""
         parts = [folder for folder in self.tree.iterdir() if (folder / "py.typed").exists()]
+        parts = [folder for folder in parts if folder.name not in FOR_DEVELOPERS]
         files = [
             file for folder in parts for pattern in ("*.py", "*.pyi", "py.typed") for file in folder.rglob(pattern)
         ]
@@ -62,11 +65,11 @@ class Built:
         return {file.relative_to(self.tree).as_posix() for file in files}
 
     def top(self) -> set[str]:
-        """What the wheel has above them, relative to the folder that it comes from."""
+        """Files of the wheel above them, relative to their source folder."""
         return {file.relative_to(self.tree / "wheel").as_posix() for file in (self.tree / "wheel").rglob("*.py")}
 
     def asked_for(self) -> list[str]:
-        """What the wheel's metadata require."""
+        """The requirements in the wheel's metadata."""
         return wheel_metadata(self.wheel).get_all("Requires-Dist", [])
 
 
@@ -134,7 +137,7 @@ def test_the_wheel_has_every_package_its_types_and_its_license_and_nothing_else(
 def test_the_source_distribution_has_what_both_are_made_of_and_what_there_is_to_read_and_no_tests(built):
     with tarfile.open(built.source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
-    generated_from = {f"proto/{file.name}" for file in (ROOT / "proto").glob("*.proto")}
+    generated_from = {f"proto/tallybook/proto/{file.name}" for file in (ROOT / "proto/tallybook/proto").glob("*.proto")}
     files = (file for pattern in FOR_READERS for file in built.tree.glob(pattern) if file.is_file())
     found = {file.relative_to(built.tree).as_posix() for file in files}
     to_read = {name for name in found if not name.startswith(MADE_OF_EXAMPLES)}
@@ -160,6 +163,7 @@ def test_what_a_page_of_the_source_distribution_leads_to_is_in_it_unless_it_is_f
     assert [each for each in missing if not each[1].startswith(FOR_DEVELOPERS)] == []
 
 
+@pytest.mark.nightly
 def test_the_wheel_is_the_same_whether_it_is_built_from_the_source_distribution_or_from_the_tree(built, tmp_path):
     build(built.tree, tmp_path, "--wheel")
     (direct,) = tmp_path.glob("*.whl")
@@ -170,7 +174,7 @@ def test_the_wheel_is_the_same_whether_it_is_built_from_the_source_distribution_
 def test_the_metadata_say_what_it_is_and_how_it_may_be_used(built):
     said = wheel_metadata(built.wheel)
     assert (said["Name"], said["Version"], said["License-Expression"]) == ("tallybook", version(), "Apache-2.0")
-    assert set(said.get_all("Provides-Extra")) == {"dev", "fuzz", "s3", "spark", "testdata", "traces", "zookeeper"}
+    assert set(said.get_all("Provides-Extra")) == EXTRAS | {"dev", "fuzz", "testdata"}
     assert said["Description-Content-Type"] == "text/markdown"
     assert said.get_payload().startswith("# Tallybook\n")
 
@@ -179,7 +183,7 @@ def test_the_metadata_say_what_it_is_and_how_it_may_be_used(built):
 
 
 def needed(asked: list[str], *extras: str) -> dict[str, importlib.metadata.Distribution]:
-    """The distributions of this environment that ``asked`` comes to with extras, and all that they need in turn."""
+    """The distributions of this environment that ``asked`` requires with extras, and all that they require in turn."""
     found: dict[str, importlib.metadata.Distribution] = {}
     waiting, seen = [(text, extra) for text in asked for extra in ("", *extras)], set()
     while waiting:
@@ -188,6 +192,9 @@ def needed(asked: list[str], *extras: str) -> dict[str, importlib.metadata.Distr
         if (text, extra) in seen or (requirement.marker and not requirement.marker.evaluate({"extra": extra})):
             continue
         seen.add((text, extra))
+        if requirement.name == "tallybook":
+            waiting += [(each, wanted) for each in asked for wanted in requirement.extras]
+            continue
         one = importlib.metadata.distribution(requirement.name)
         assert requirement.specifier.contains(one.version, prereleases=True), f"{text}: there is {one.version}"
         found[requirement.name] = one
@@ -242,11 +249,10 @@ class Installed:
             )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """A new environment with the wheel and its base requirements."""
+def install(built: Built, tmp_path_factory: pytest.TempPathFactory, *extras: str) -> Installed:
+    """Make an environment with the wheel and some extras."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
-    create_environment(folder, built)
+    create_environment(folder, built, *extras)
     pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin" / "python"]
     subprocess.run(
         [*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", built.wheel],
@@ -255,7 +261,46 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     return Installed(folder, tmp_path_factory.mktemp("home"))
 
 
-def test_up_serves_a_cluster_where_nothing_but_the_wheel_and_its_base_requirements_is_installed(cli, installed):
+@pytest.fixture(scope="module")
+def base(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the wheel and no extra."""
+    return install(built, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with what the README installs for a cluster on one machine."""
+    return install(built, tmp_path_factory, "server", "archive")
+
+
+CLIENT = """
+import sys
+from tallybook.client.sync import Client
+from tallybook.stream.sync import StreamStore
+
+with Client(sys.argv[1]) as client:
+    with client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+        ledger.append_many([b"one", b"two"])
+    print([entry.payload for entry in client.open_ledger(ledger.id).read(0, 1)])
+    streams = StreamStore(client)
+    streams.create("orders")
+    with streams.writer("orders") as writer:
+        writer.append(b"three")
+    print([record.payload for record in streams.reader("orders", follow=False)])
+"""
+
+
+def test_a_client_without_extras_writes_and_reads_ledgers_and_streams(base, cluster):
+    done = base.run("python", "-c", CLIENT, cluster.metadata)
+    assert (done.stdout, done.stderr) == ("[b'one', b'two']\n[b'three']\n", "")
+
+
+def test_the_command_without_extras_says_which_extra_has_the_command_line(base):
+    done = base.run("tallybook", "--version")
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0].startswith(NEEDS_TYPER)) == (2, "", True)
+
+
+def test_up_serves_a_cluster_where_nothing_but_the_wheel_and_the_extras_for_it_is_installed(cli, installed):
     home = installed.run("python", "-c", "import tallybook.cli as it; print(it.__file__)").stdout
     assert home.startswith(str(installed.folder)), "it is the wheel that runs"
     assert installed.run("tallybook", "--version").stdout == f"tallybook {version()}\n"
@@ -278,11 +323,11 @@ def test_up_serves_a_cluster_where_nothing_but_the_wheel_and_its_base_requiremen
         up.stdout.close()
 
 
-def test_every_command_and_both_clients_are_loaded_without_any_extra(installed):
+def test_every_command_is_loaded_without_the_other_extras(installed):
     program = """
 import importlib
 from tallybook.cli.app import COMMANDS
-for name in [*COMMANDS.values(), "tallybook.client.sync", "tallybook.stream.sync", "tallybook.archive.reader"]:
+for name in [*COMMANDS.values(), "tallybook.archive.reader"]:
     importlib.import_module(name)
 """
     assert installed.run("python", "-c", program).stderr == ""
@@ -320,7 +365,7 @@ print(spark.sql("SELECT count(*) FROM entries").first()[0])
 
 
 def test_an_archive_of_the_wheel_is_imported_as_it_is(built, tmp_path):
-    """As Python does with what ``--py-files`` names; it looks for no package in folders that have no ``__init__``."""
+    """Import like Python with ``--py-files``, which ignores folders without ``__init__``."""
     archive = shutil.copy(built.wheel, tmp_path / "tallybook.zip")
     libraries = next(path for path in sys.path if path.endswith("site-packages"))
     # Without -S this source tree would be found, too.
@@ -335,6 +380,7 @@ def test_an_archive_of_the_wheel_is_imported_as_it_is(built, tmp_path):
     assert found == f"tallybook.spark.source {archive}/pyspark_tallybook/__init__.py\n"
 
 
+@pytest.mark.nightly
 def test_spark_finds_an_installed_wheel_without_registration(built, installed, cluster):
     (site,) = installed.folder.glob("lib/python*/site-packages")
     for one in needed(built.asked_for(), "spark").values():
@@ -392,6 +438,7 @@ def standalone_cluster(home: Path, folder: Path, words: dict[str, str]) -> Itera
         yield master
 
 
+@pytest.mark.nightly
 def test_executors_of_a_standalone_cluster_read_and_write_with_the_wheel_that_comes_with_the_job(
     built, cluster, tmp_path
 ):

@@ -1,4 +1,4 @@
-"""The ZooKeeper driver against a real server, over a network that loses answers, and sessions that end."""
+"""The ZooKeeper driver with a real server, over a network that loses answers, and with expired sessions."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import (
     DamagedFile,
@@ -21,9 +21,9 @@ from tallybook.core.errors import (
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import BadVersion, BookieInfo, BookieMode, Ok, Unknown
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.metadata.zookeeper.client import open_zookeeper
 from tallybook.metadata.zookeeper.requests import delete, get, sync
@@ -107,7 +107,7 @@ class Proxy:
         writer.close()
 
     def hold_answers(self) -> None:
-        """The server hears the client; the client hears nothing."""
+        """The server receives from the client; the client receives nothing."""
         self._passing.clear()
 
     async def cut(self, *, refuse: bool = False) -> None:
@@ -156,7 +156,7 @@ async def rig(server, root, **options):
 
 
 async def expire(server: ZooKeeperServer, client) -> None:
-    """End a client's session from a second connection, which tells ZooKeeper to close it."""
+    """End a client's session over a second connection, which asks ZooKeeper to close it."""
     session = client.store._session._kazoo.client_id
 
     def close_session() -> None:
@@ -257,7 +257,7 @@ async def test_r09_a_deletion_cut_off_is_unknown_and_its_id_stays_used(server, r
         assert await client.store.delete_ledger(7, created.version) == BadVersion()
 
 
-async def test_cookies_and_registrations_cut_off_are_settled_by_the_same_call(server, root):
+async def test_interrupted_cookie_and_registration_writes_are_resolved_by_the_same_call(server, root):
     async with rig(server, root) as (client, proxy, direct):
         proxy.hold_answers()
         write = asyncio.ensure_future(client.store.write_cookie("b1", b"cookie"))
@@ -294,15 +294,15 @@ async def test_an_id_block_of_unknown_outcome_is_skipped_not_used_twice(server, 
         client.store._session.tell = tell
         drawing = asyncio.ensure_future(client.store.next_ledger_id())
 
-        async def taken_by_somebody() -> bool:
+        async def taken_by_a_client() -> bool:
             return await direct.store.id_counter() > 3
 
-        await until(taken_by_somebody)
+        await until(taken_by_a_client)
         await proxy.cut()
         assert await returns(drawing) == 7, "the block of 4 ids from 3 on may be somebody's"
 
 
-# --- reads, and nobody there ------------------------------------------------------------------------------------------
+# --- reads, and no server ---------------------------------------------------------------------------------------------
 
 
 async def test_a_read_cut_off_is_repeated_within_its_deadline(server, root):
@@ -339,7 +339,7 @@ async def test_without_a_connection_nothing_is_sent_and_everything_says_so_in_ti
         assert await direct.store.list_ledgers() == ((7,), True)
 
 
-async def test_opening_where_nobody_answers_names_the_uri(server, root):
+async def test_opening_an_address_without_a_server_names_the_uri(server, root):
     async with proxied(server) as proxy:
         await proxy.cut(refuse=True)
         uri = f"zk://{proxy.address}/tallybook"

@@ -1,4 +1,4 @@
-"""Metadata in a ZooKeeper that speaks TLS, and that nobody else may touch."""
+"""The ZooKeeper driver with TLS and access control lists."""
 
 import io
 import logging
@@ -11,15 +11,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
 
-from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.core.access import Role
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import AccessDenied, InvalidConfig, MetadataUnavailable
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
-from tallybook.metadata.zookeeper.tls import TlsHandler
+from tallybook.metadata.zookeeper.session import TlsHandler
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.rng import SystemRng
@@ -52,7 +52,7 @@ async def opened(address: str, security: str, scheme: str = "zks", timeout_secon
     )
 
 
-async def test_what_is_made_is_closed_to_everybody_without_the_password(server, authority, tmp_path):
+async def test_new_nodes_are_closed_to_clients_without_the_password(server, authority, tmp_path):
     security = directory(authority, tmp_path / "b1", "tally:secret")
     async with await opened(server.secure_address, security) as metadata:
         made = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
@@ -111,20 +111,20 @@ async def test_the_reading_user_reads_everything_that_the_cluster_makes_and_chan
         await second.store.update_ledger(made, (await second.store.read_ledger(7)).version)
 
 
-async def test_a_writer_with_the_password_of_the_reading_user_alone_is_told_which_file_is_missing(
+async def test_a_writer_with_only_the_password_of_the_reading_user_gets_the_name_of_the_missing_file(
     server, authority, tmp_path
 ):
     place = Path(directory(authority, tmp_path / "app", "", Subject(Role.WRITER, "app")))
     auth = place / "zookeeper-reader.auth"
     auth.touch(mode=0o600)
     auth.write_text("tallyreader:weak")
-    with pytest.raises(InvalidConfig, match=r"has zookeeper-reader.auth only.*needs zookeeper.auth"):
+    with pytest.raises(InvalidConfig, match=r"has only zookeeper-reader.auth.*needs zookeeper.auth"):
         await opened(server.secure_address, str(place))
 
 
 @contextmanager
 def asking(address: str, security: str, password: str = "") -> Iterator[KazooClient]:
-    """ZooKeeper as somebody with a certificate sees it, and a password if it is given."""
+    """ZooKeeper as a client with a certificate sees it, and with a password if it is given."""
     client = KazooClient(
         address, handler=TlsHandler(security), auth_data=[("digest", password)] if password else None, timeout=10
     )
@@ -179,13 +179,13 @@ async def test_nodes_that_are_open_to_a_certificate_are_used_as_they_are_with_a_
         async with await opened(server.secure_address, directory(authority, tmp_path / name)) as metadata:
             await metadata.store.cluster_id()
     assert [line.msg % line.args for line in caplog.records if line.name.startswith("tallybook")] == [
-        "metadata are open to others"
+        "metadata is open to others"
     ] * 2
 
 
 @pytest.fixture
 def everything() -> Iterator[io.StringIO]:
-    """What a process logs that is to log all there is."""
+    """The log of a process with the most detailed level."""
     root, audits, stream = logging.getLogger(), logging.getLogger("tallybook.audit"), io.StringIO()
     handlers, levels = list(root.handlers), (root.level, audits.level)
     set_up_logging("DEBUG", "json", stream)
@@ -245,7 +245,7 @@ async def test_a_connection_comes_back_with_the_certificate_that_is_there_then(s
         await metadata.store.cluster_id()
 
 
-async def test_with_security_there_is_no_way_without_tls_nor_the_other_way_round(authority, tmp_path):
+async def test_with_security_zk_uris_are_refused_and_without_it_zks_uris(authority, tmp_path):
     security = directory(authority, tmp_path / "b1")
     with pytest.raises(InvalidConfig, match="use zks://"):
         await opened("127.0.0.1:1", security, scheme="zk")
@@ -254,20 +254,20 @@ async def test_with_security_there_is_no_way_without_tls_nor_the_other_way_round
 
 
 async def test_with_security_there_has_to_be_a_password_and_nothing_is_made_without(server, authority, tmp_path):
-    """Else what is made would be open to whoever has a certificate of this authority, for whatever it was given."""
+    """Otherwise new nodes would be open to every client with any certificate of this authority."""
     without = directory(authority, tmp_path / "b1", "")
     with pytest.raises(InvalidConfig, match=r"b1 has no zookeeper\.auth.*USER:PASSWORD"):
         await opened(server.secure_address, without)
-    anybody = KazooClient(server.address)
-    anybody.start()
+    anonymous = KazooClient(server.address)
+    anonymous.start()
     try:
-        assert "tallybook" not in anybody.get_children("/")
+        assert "tallybook" not in anonymous.get_children("/")
     finally:
-        anybody.stop()
-        anybody.close()
+        anonymous.stop()
+        anonymous.close()
 
 
-async def test_that_metadata_from_before_are_open_to_everybody_is_said_until_they_are_closed(
+async def test_metadata_from_before_that_are_open_to_all_are_reported_until_they_are_closed(
     server, authority, tmp_path, caplog
 ):
     async with await open_metadata(

@@ -1,15 +1,15 @@
-"""What a mover that died had announced: its ledgers never moved again, and its object stayed in the bucket."""
+"""An offloader died after announcing a move: its ledgers were never moved again, and its object was never deleted."""
 
 from functools import partial
 
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.manifest import MANIFEST_KEY
-from tallybook.archive.schema import object_key
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
-from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import Survey
+from tallybook.offload.survey import LedgerSurvey
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -30,7 +30,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 async def archived_and_announced_again(stage: ArchiveStage, client: Client, *, ahead_ms: int = 0) -> list[int]:
-    """Two small ledgers, each in an object of its own, that somebody was merging when it died."""
+    """Two small ledgers, each in an object of its own, whose merge was cut off when the offloader died."""
     ledger_ids = []
     for _ in range(2):
         ledger = await client.create_ledger()
@@ -53,7 +53,15 @@ def offloader(stage: ArchiveStage) -> Offloader:
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     workers = InlineWorkers()
     return Offloader(
-        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock, world.rng
+        stage.mover(),
+        LedgerSurvey(store),
+        updater,
+        stage.store,
+        stage.reader,
+        workers,
+        SETTINGS,
+        world.clock,
+        world.rng,
     )
 
 
@@ -71,9 +79,7 @@ async def comes_to_rest(stage: ArchiveStage, client: Client, ledger_ids: list[in
 
 
 @scenario()
-async def test_ledgers_whose_merger_died_are_merged_later_and_its_object_goes(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_ledgers_whose_merger_died_are_merged_later_and_its_object_goes(cluster, client):
     async with ArchiveStage(cluster, SETTINGS) as stage:
         ledger_ids = await archived_and_announced_again(stage, client)
         await offloader(stage).round()

@@ -1,12 +1,12 @@
-"""A call that comes as a listener closes reaches no acceptor: nobody would be left to end it."""
+"""A call that arrives while a listener closes reaches no handler: it would never end."""
 
 import grpc
 import pytest
 
-from tallybook.runtime.grpc_handlers import Handlers
-from tallybook.runtime.grpc_load import GrpcLoad
-from tallybook.runtime.grpc_server import _handler
-from tallybook.runtime.transport import Lane
+from tallybook.runtime.grpc.handlers import RunningHandlers
+from tallybook.runtime.grpc.load import GrpcLoad
+from tallybook.runtime.grpc.stream_server import _handler
+from tallybook.wire.lanes import Lane
 
 
 class Aborted(Exception):
@@ -22,7 +22,7 @@ async def test_a_call_that_begins_after_the_close_is_turned_away():
     async def acceptor(_lane, _stream):
         pytest.fail("the acceptor was called")
 
-    handlers = Handlers(GrpcLoad())
+    handlers = RunningHandlers(GrpcLoad())
     await handlers.close()
     with pytest.raises(Aborted) as refusal:
         await _handler(Lane.ADD, acceptor, handlers)(None, Call())

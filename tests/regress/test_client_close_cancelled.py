@@ -1,4 +1,4 @@
-"""A client that is cancelled while it closes leaves nothing open behind."""
+"""A client whose close is cancelled leaves nothing open."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,16 +1,16 @@
-"""Boot names the entry logs that are damaged, with file and offset, and starts all the same."""
+"""Boot reports damaged entry logs with file and offset, and starts anyway."""
 
 import pytest
 
 from tallybook.core.errors import DiskFailed
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.logging import line_of
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 
 def said_at_boot(caplog: pytest.LogCaptureFixture, damage: str) -> list[str]:
-    """What is logged as an error when a bookie with two finished logs and one unfinished log meets ``damage``."""
+    """The logged errors of a bookie with two finished logs and one unfinished log after ``damage``."""
 
     async def scenario(world: World) -> list[str]:
         node = DiskBookie(SimDisk(world.rng), world.clock)
@@ -44,9 +44,7 @@ def said_at_boot(caplog: pytest.LogCaptureFixture, damage: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("damage", "place"), [("header", "offset 0"), ("footer", "offset "), ("unreadable", "")])
-def test_a_damaged_entry_log_is_named_at_boot_which_goes_on(
-    caplog: pytest.LogCaptureFixture, damage: str, place: str
-) -> None:
+def test_a_damaged_entry_log_is_named_at_boot_which_goes_on(caplog, damage, place):
     [message] = said_at_boot(caplog, damage)
     assert "entry log damaged" in message
     assert place in message

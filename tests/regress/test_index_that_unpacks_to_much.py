@@ -1,4 +1,4 @@
-"""A part of an archive's index that a few bytes unpack to much costs no more than what it can be for."""
+"""A few bytes of an archive index that decompress to very much cost only a bounded amount of memory."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from tallybook.archive.index_codec import (
+from tallybook.archive.format.index_codec import (
     MAX_ROW_GROUP_ROWS,
     ArchivedLedger,
     Directory,
     RowGroup,
     Run,
     directory_message,
+    encode_part,
     read_batches,
     read_directory,
     read_pages,
-    seal_part,
 )
 from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MAX_BATCH_ENTRIES, MIB
-from tallybook.metadata.archived import IndexPart
+from tallybook.metadata.ledger.archived import IndexPart
 from tallybook.proto import archive_pb2 as pb
 
 OBJECT_BYTES = 1 << 20
 LEAST_MIB = 8
-"""What such a part would take at the very least."""
+"""The minimum memory of such a part."""
 
 
 def packed(raw: bytes) -> tuple[bytes, IndexPart]:
@@ -39,7 +39,7 @@ def packed(raw: bytes) -> tuple[bytes, IndexPart]:
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """What Python takes meanwhile is bounded."""
+    """The memory of Python stays bounded in this block."""
     tracemalloc.start()
     try:
         yield
@@ -61,7 +61,7 @@ def test_a_batch_table_of_more_batches_than_rows_is_not_read():
 
 
 @pytest.mark.parametrize("field", ["row_groups", "ledgers"])
-def test_a_directory_of_more_than_its_object_has_room_for_is_not_read(field: str):
+def test_a_directory_of_more_than_its_object_has_space_for_is_not_read(field: str):
     number = pb.Directory.DESCRIPTOR.fields_by_name[field].number
     stored, part = packed(bytes([number << 3 | 2, 0]) * OBJECT_BYTES + b"\x22\x00" * 7)
     with little_memory(), pytest.raises(DamagedFile, match="more than"):
@@ -73,7 +73,7 @@ def test_a_row_group_has_no_more_rows_than_one_can_have():
     most = MAX_ROW_GROUP_ROWS + MAX_BATCH_ENTRIES
     for rows in (most, most + 1):
         ledger = ArchivedLedger(7, b"metadata", rows, 100, 77, (Run(0, 0, rows, 0, part),))
-        sealed = seal_part(directory_message(Directory("object", 17, (RowGroup(rows, part),), (ledger,))))
+        sealed = encode_part(directory_message(Directory("object", 17, (RowGroup(rows, part),), (ledger,))))
         pointing = sealed.at(100)
         if rows == most:
             assert read_directory(sealed.stored, pointing, "place", OBJECT_BYTES).ledgers == (ledger,)

@@ -1,11 +1,13 @@
-"""The smallest ring, half full: large adds find no room in it, and a checkpoint has to come that makes some."""
+"""The smallest journal, half full: large adds have no space, so a checkpoint must be started."""
 
 import asyncio
 
-from tallybook.core.config import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
 from tallybook.core.limits import BLOCK_BYTES, MIB
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.core.settings import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
+
+from ..simulated import simulated
 
 COMMIT_BYTES = 16 * BLOCK_BYTES
 SETTINGS = BookieSettings(
@@ -20,20 +22,17 @@ SETTINGS = BookieSettings(
 )
 
 
-def test_adds_that_fill_a_commit_go_on_in_a_ring_of_three_segments() -> None:
-    """At exactly half nobody asked for a checkpoint, and all were told BUSY until the flush interval had passed."""
+@simulated
+async def test_adds_that_fill_a_commit_go_on_in_a_ring_of_three_segments(world: World) -> None:
+    """At exactly half full no checkpoint was requested, and all adds got BUSY until the flush interval had passed."""
+    node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
+    await node.boot()
 
-    async def scenario(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
-        await node.boot()
+    async def add(number: int) -> None:
+        while (await node.add(batch_of(number, payload=bytes(COMMIT_BYTES * 9 // 10)))).code:
+            await world.clock.sleep(0.1)
 
-        async def add(number: int) -> None:
-            while (await node.add(batch_of(number, payload=bytes(COMMIT_BYTES * 9 // 10)))).code:
-                await world.clock.sleep(0.1)
-
-        async with asyncio.timeout(60):
-            for number in range(10):
-                await add(number)
-        await node.stop()
-
-    run_seed(1, scenario, deadline_seconds=600)
+    async with asyncio.timeout(60):
+        for number in range(10):
+            await add(number)
+    await node.stop()

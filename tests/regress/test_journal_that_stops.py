@@ -1,15 +1,16 @@
-"""A journal that stops without an error of the device: a defect, or a write that never returns. The node ends."""
+"""A journal that stops without a device error, by a defect or a write that never returns: the process ends."""
 
 import asyncio
 
 import pytest
 
-from tallybook.bookie.journal.group_commit import GroupCommit
-from tallybook.bookie.journal.open_block import OpenBlock
+from tallybook.bookie.journal.group_commit import GroupCommit, OpenBlock
 from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.process import end_on_broken_invariants
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
+
+from ..simulated import simulated
 
 
 async def started(world: World) -> DiskBookie:
@@ -21,9 +22,7 @@ async def started(world: World) -> DiskBookie:
 
 
 @pytest.mark.parametrize(("part", "method"), [(GroupCommit, "take"), (GroupCommit, "done"), (OpenBlock, "add")])
-def test_a_defect_where_records_become_blocks_ends_the_node(
-    monkeypatch: pytest.MonkeyPatch, part: type, method: str
-) -> None:
+def test_a_defect_where_records_become_blocks_ends_the_node(monkeypatch, part, method):
     def planted(*_: object) -> None:
         raise MemoryError("planted")
 
@@ -39,22 +38,20 @@ def test_a_defect_where_records_become_blocks_ends_the_node(
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(50, False), (600, True)])
-def test_a_device_that_hangs_ends_the_node_after_a_minute(seconds: int, ends: bool) -> None:
-    async def scenario(world: World) -> None:
-        node = await started(world)
-        node.disk.fail("write", "journal/segment", error=None, delay_seconds=seconds)
-        answer = node.add(batch_of(1))
-        await world.clock.sleep(80)
-        assert answer.done()
-        assert bool(answer.result().code) == ends
-        assert bool(node.failures) == ends
-        assert all("kept a record waiting" in failure for failure in node.failures)
-        await node.kill()
-
-    run_seed(1, scenario, deadline_seconds=3600)
+@simulated
+async def test_a_device_that_hangs_ends_the_node_after_a_minute(world: World, seconds: int, ends: bool) -> None:
+    node = await started(world)
+    node.disk.fail("write", "journal/segment", error=None, delay_seconds=seconds)
+    answer = node.add(batch_of(1))
+    await world.clock.sleep(80)
+    assert answer.done()
+    assert bool(answer.result().code) == ends
+    assert bool(node.failures) == ends
+    assert all("kept a record waiting" in failure for failure in node.failures)
+    await node.kill()
 
 
-def test_a_broken_invariant_that_nobody_handles_ends_the_process_and_another_error_does_not() -> None:
+def test_an_unhandled_invariant_violation_ends_the_process_and_another_error_does_not() -> None:
     ended: list[str] = []
 
     class Recorder:

@@ -1,4 +1,4 @@
-"""A bookie that can open no file for a while loses nothing: it ended at its next checkpoint."""
+"""A bookie that cannot open files for a while loses nothing: it used to end at its next checkpoint."""
 
 import asyncio
 import errno
@@ -8,51 +8,49 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.server import OWN_DESCRIPTORS, connections_within, fitting
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.process.server import OWN_DESCRIPTORS, connections_within, fitting
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.core.config import AdmissionSettings, BookieSettings, StorageSettings
 from tallybook.core.errors import BookieReadOnly, EntryUnknown, InvalidConfig, OutOfFiles
-from tallybook.runtime.descriptors import raise_descriptor_limit
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import AdmissionSettings, BookieSettings, StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
+from tallybook.runtime.process_memory.descriptors import raise_descriptor_limit
 from tallybook.runtime.tasks import ThreadWorkers
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
+
+from ..simulated import simulated
 
 
 @pytest.mark.parametrize("operation", ["create", "sync-directory"])
-def test_a_checkpoint_waits_until_a_file_can_be_opened(operation: str) -> None:
-    async def play(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock)
-        bookie = await node.boot()
-        await world.clock.sleep(1)
-        assert (await node.add(batch_of(0))).code == 0
-        node.disk.fail(operation, "ledgers", times=3, error=OutOfFiles)
-        flushing = asyncio.ensure_future(bookie.flush())
-        await world.clock.sleep(1.5)
-        assert (await node.add(batch_of(1))).code == BookieReadOnly.wire_code
-        await flushing
-        assert (await node.add(batch_of(1))).code == 0
-        assert len((await bookie.read_batches(1, 0, 1, 1000)).batches) == 2
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, play, deadline_seconds=3600)
+@simulated
+async def test_a_checkpoint_waits_until_a_file_can_be_opened(world: World, operation: str) -> None:
+    node = DiskBookie(SimDisk(world.rng), world.clock)
+    bookie = await node.boot()
+    await world.clock.sleep(1)
+    assert (await node.add(batch_of(0))).code == 0
+    node.disk.fail(operation, "ledgers", times=3, error=OutOfFiles)
+    flushing = asyncio.ensure_future(bookie.flush())
+    await world.clock.sleep(1.5)
+    assert (await node.add(batch_of(1))).code == BookieReadOnly.wire_code
+    await flushing
+    assert (await node.add(batch_of(1))).code == 0
+    assert len((await bookie.read_batches(1, 0, 1, 1000)).batches) == 2
+    await node.stop()
+    assert node.failures == []
 
 
-def test_a_read_that_can_open_no_file_cannot_tell() -> None:
-    async def play(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock)
-        bookie = await node.boot()
-        assert (await node.add(batch_of(0))).code == 0
-        await bookie.flush()
-        node.disk.fail("open", "entrylog", error=OutOfFiles)
-        with pytest.raises(EntryUnknown):
-            await bookie.read_batches(1, 0, 0, 1000)
-        assert (await bookie.read_batches(1, 0, 0, 1000)).batches
-        await node.stop()
-
-    run_seed(1, play, deadline_seconds=3600)
+@simulated
+async def test_a_read_that_can_open_no_file_cannot_tell(world: World) -> None:
+    node = DiskBookie(SimDisk(world.rng), world.clock)
+    bookie = await node.boot()
+    assert (await node.add(batch_of(0))).code == 0
+    await bookie.flush()
+    node.disk.fail("open", "entrylog", error=OutOfFiles)
+    with pytest.raises(EntryUnknown):
+        await bookie.read_batches(1, 0, 0, 1000)
+    assert (await bookie.read_batches(1, 0, 0, 1000)).batches
+    await node.stop()
 
 
 async def test_an_index_that_cannot_note_how_far_it_is_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +61,7 @@ async def test_an_index_that_cannot_note_how_far_it_is_goes_on(tmp_path: Path, m
     def fail(*arguments: object, **more: object) -> int:
         if "synced" in str(arguments[0]):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return real_open(*arguments, **more)  # type: ignore[arg-type]
+        return real_open(*arguments, **more)
 
     for first in range(2):
         monkeypatch.setattr(os, "open", fail)

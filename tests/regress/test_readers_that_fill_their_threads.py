@@ -1,4 +1,4 @@
-"""Catch-up reads that fill every thread there is for reads hold up no add, no fence and no checkpoint."""
+"""Catch-up reads that occupy all read threads delay no add, fence or checkpoint."""
 
 import asyncio
 import threading
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.server import IndexThreads
-from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.process.server import IndexThreads
+from tallybook.bookie.storage.index.rocksdb import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.answers import AddAnswer
-from tallybook.core.config import StorageSettings
-from tallybook.runtime.disk import Space
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
+from tallybook.runtime.disk.port import Space
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
 from tallybook.sim.stage.real_bookie import real_bookie
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 20
 
 
 class Gate:
-    """Reads that last until they are let go, on every thread that there is for reads."""
+    """Reads that block until released, on every read thread."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -68,7 +68,7 @@ async def test_adds_fences_and_checkpoints_do_not_wait_for_reads(tmp_path: Path)
         assert len((await bookie.read_batches(1, 0, 1, 1000)).batches) == 2
 
 
-async def test_room_for_the_index_is_looked_for_once_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_space_for_the_index_is_looked_for_once_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, workers = RealDisk(), ThreadWorkers(2, "index")
     index = await RocksIndex.open(disk, str(tmp_path), workers, StorageSettings(), create=True)
     looks: list[str] = []

@@ -1,25 +1,27 @@
-"""A record that the journal does not take has no effect; one whose fate is unknown ends the node."""
+"""A record that the journal refuses has no effect; one with an unknown outcome ends the process."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
 
 import pytest
 
 from tallybook.core.errors import DiskFailed, EntryAbsent, InvariantViolation, LedgerFenced, NoSuchLedger
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
-Scenario = Callable[[DiskBookie, World], Awaitable[None]]
+from ..simulated import simulated_test
 
 
-def play(scenario: Scenario, **settings: object) -> None:
-    async def run(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(**settings))  # type: ignore[arg-type]
+def on_a_bookie(body):
+    """Run the decorated test with a started bookie."""
+
+    async def play(world: World, arguments: dict[str, object]) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings())
         await node.boot()
         await world.clock.sleep(1)
-        await scenario(node, world)
+        await body(node, **arguments)
         await node.kill()
 
-    run_seed(1, run, deadline_seconds=3600)
+    return simulated_test(body, {"node"}, play)
 
 
 def refuse_next(node: DiskBookie, monkeypatch: pytest.MonkeyPatch, error: Exception, part: str = "journal") -> None:
@@ -42,114 +44,100 @@ async def after_power_loss(node: DiskBookie) -> DiskBookie:
     return node
 
 
-def test_a_fence_that_the_journal_refused_is_not_answered_when_it_is_asked_for_again(monkeypatch) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        assert (await node.add(batch_of(0))).code == 0
-        refuse_next(node, monkeypatch, DiskFailed("planted"))
-        with pytest.raises(DiskFailed):
-            await node.bookie.fence(1, b"")
-        assert (await node.bookie.fence(1, b"")).last_held == 0
-        await after_power_loss(node)
-        assert (await node.add(batch_of(1))).code == LedgerFenced.wire_code
-
-    play(scenario)
+@on_a_bookie
+async def test_a_fence_that_the_journal_refused_is_not_answered_when_it_is_asked_for_again(node, monkeypatch):
+    assert (await node.add(batch_of(0))).code == 0
+    refuse_next(node, monkeypatch, DiskFailed("planted"))
+    with pytest.raises(DiskFailed):
+        await node.bookie.fence(1, b"")
+    assert (await node.bookie.fence(1, b"")).last_held == 0
+    await after_power_loss(node)
+    assert (await node.add(batch_of(1))).code == LedgerFenced.wire_code
 
 
-def test_a_deletion_that_the_journal_refused_is_not_answered_when_it_is_asked_for_again(monkeypatch) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        assert (await node.add(batch_of(0))).code == 0
-        refuse_next(node, monkeypatch, DiskFailed("planted"))
-        with pytest.raises(DiskFailed):
-            await node.bookie.delete_ledger(1)
+@on_a_bookie
+async def test_a_deletion_that_the_journal_refused_is_not_answered_when_it_is_asked_for_again(node, monkeypatch):
+    assert (await node.add(batch_of(0))).code == 0
+    refuse_next(node, monkeypatch, DiskFailed("planted"))
+    with pytest.raises(DiskFailed):
         await node.bookie.delete_ledger(1)
-        await after_power_loss(node)
-        assert (await node.add(batch_of(1))).code == NoSuchLedger.wire_code
+    await node.bookie.delete_ledger(1)
+    await after_power_loss(node)
+    assert (await node.add(batch_of(1))).code == NoSuchLedger.wire_code
 
-    play(scenario)
 
-
-def test_a_lac_that_the_journal_refused_is_not_told(monkeypatch) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        assert (await node.add(batch_of(0))).code == 0
-        refuse_next(node, monkeypatch, DiskFailed("planted"))
-        with pytest.raises(DiskFailed):
-            await node.bookie.write_lac(1, 7, b"")
-        assert (await node.bookie.read_lac(1)).lac == -1
+@on_a_bookie
+async def test_a_lac_that_the_journal_refused_is_not_returned(node, monkeypatch):
+    assert (await node.add(batch_of(0))).code == 0
+    refuse_next(node, monkeypatch, DiskFailed("planted"))
+    with pytest.raises(DiskFailed):
         await node.bookie.write_lac(1, 7, b"")
-        await after_power_loss(node)
-        assert (await node.bookie.read_lac(1)).lac == 7
-
-    play(scenario)
+    assert (await node.bookie.read_lac(1)).lac == -1
+    await node.bookie.write_lac(1, 7, b"")
+    await after_power_loss(node)
+    assert (await node.bookie.read_lac(1)).lac == 7
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["at once", "on the slow way"])
-def test_a_batch_that_the_journal_refused_is_journaled_when_it_is_sent_again(monkeypatch, known: bool) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        first = 0
-        if known:
-            assert (await node.add(batch_of(0))).code == 0
-            first = 1
-        refuse_next(node, monkeypatch, DiskFailed("planted"))
-        assert (await node.add(batch_of(first))).code == DiskFailed.wire_code
-        with pytest.raises(EntryAbsent):
-            await node.bookie.read_batches(1, first, first, 1)
-        assert (await node.add(batch_of(first))).code == 0
-        assert (await node.add(batch_of(first + 1))).code == 0
-        await after_power_loss(node)
-        for number in range(first + 2):
-            assert (await node.bookie.read_batches(1, number, number, 1)).batches == (batch_of(number),)
-        assert node.bookie.stats()["inflight_bytes"] == 0
-
-    play(scenario)
+@on_a_bookie
+async def test_a_batch_that_the_journal_refused_is_journaled_when_it_is_sent_again(node, monkeypatch, known):
+    first = 0
+    if known:
+        assert (await node.add(batch_of(0))).code == 0
+        first = 1
+    refuse_next(node, monkeypatch, DiskFailed("planted"))
+    assert (await node.add(batch_of(first))).code == DiskFailed.wire_code
+    with pytest.raises(EntryAbsent):
+        await node.bookie.read_batches(1, first, first, 1)
+    assert (await node.add(batch_of(first))).code == 0
+    assert (await node.add(batch_of(first + 1))).code == 0
+    await after_power_loss(node)
+    for number in range(first + 2):
+        assert (await node.bookie.read_batches(1, number, number, 1)).batches == (batch_of(number),)
+    assert node.bookie.stats()["inflight_bytes"] == 0
 
 
 @pytest.mark.parametrize("part", ["journal", "cache"])
 @pytest.mark.parametrize("error", [MemoryError("planted"), InvariantViolation("planted")], ids=["memory", "invariant"])
 @pytest.mark.parametrize("known", [True, False], ids=["at once", "on the slow way"])
-def test_a_defect_while_a_batch_is_handed_over_ends_the_node_and_answers_everybody_once(
-    monkeypatch, known: bool, error: Exception, part: str
-) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        assert (await node.add(batch_of(0))).code == 0
-        node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
-        queued = node.add(batch_of(1))
-        await world.clock.sleep(0.1)
-        refuse_next(node, monkeypatch, error, part)
-        struck = node.add(batch_of(2) if known else batch_of(0, ledger_id=2))
-        later = node.add(batch_of(9))
-        answers = [await answer for answer in (queued, struck, later)]
-        assert all(answer.code for answer in answers), "nothing is acked after a defect"
-        assert node.failures
-        assert "planted" in node.failures[0]
-        await world.clock.sleep(20)
-        assert node.bookie.stats()["inflight_bytes"] == 0
-
-    play(scenario)
+@on_a_bookie
+async def test_a_defect_while_a_batch_is_handed_over_ends_the_node_and_answers_every_caller_once(
+    node, monkeypatch, known, error, part
+):
+    assert (await node.add(batch_of(0))).code == 0
+    node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
+    queued = node.add(batch_of(1))
+    await asyncio.sleep(0.1)
+    refuse_next(node, monkeypatch, error, part)
+    struck = node.add(batch_of(2) if known else batch_of(0, ledger_id=2))
+    later = node.add(batch_of(9))
+    answers = [await answer for answer in (queued, struck, later)]
+    assert all(answer.code for answer in answers), "nothing is acked after a defect"
+    assert node.failures
+    assert "planted" in node.failures[0]
+    await asyncio.sleep(20)
+    assert node.bookie.stats()["inflight_bytes"] == 0
 
 
-def test_a_defect_while_a_fence_is_journaled_ends_the_node(monkeypatch) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
-        queued = node.add(batch_of(0))
-        await world.clock.sleep(0.1)
-        refuse_next(node, monkeypatch, MemoryError("planted"))
-        with pytest.raises(MemoryError):
-            await node.bookie.fence(2, b"")
-        assert (await queued).code != 0
-        assert node.failures
-
-    play(scenario)
+@on_a_bookie
+async def test_a_defect_while_a_fence_is_journaled_ends_the_node(node, monkeypatch):
+    node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
+    queued = node.add(batch_of(0))
+    await asyncio.sleep(0.1)
+    refuse_next(node, monkeypatch, MemoryError("planted"))
+    with pytest.raises(MemoryError):
+        await node.bookie.fence(2, b"")
+    assert (await queued).code != 0
+    assert node.failures
 
 
-def test_a_lac_is_taken_from_the_reserve_that_is_kept_for_it_while_adds_are_refused() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        node.disk.fail("write", "entrylog", error=None, delay_seconds=600)  # no checkpoint ends, so the ring fills
-        number, refused = 0, False
-        while not refused:
-            refused = (await node.add(batch_of(number))).code != 0
-            number += 1
-            assert number < 1_000
-        await node.bookie.write_lac(1, 3_000, b"")
-        assert (await node.bookie.fence(1, b"")).lac == 3_000
-
-    play(scenario)
+@on_a_bookie
+async def test_a_lac_is_taken_from_the_reserve_that_is_kept_for_it_while_adds_are_refused(node):
+    node.disk.fail("write", "entrylog", error=None, delay_seconds=600)  # no checkpoint ends, so the ring fills
+    number, refused = 0, False
+    while not refused:
+        refused = (await node.add(batch_of(number))).code != 0
+        number += 1
+        assert number < 1_000
+    await node.bookie.write_lac(1, 3_000, b"")
+    assert (await node.bookie.fence(1, b"")).lac == 3_000

@@ -1,7 +1,7 @@
-"""Runs that seal plain objects, at the same time: whatever order their requests come in, no object is lost.
+"""Concurrent runs that encrypt plain objects: no object is lost in any order of their requests.
 
-Each request waits until the schedule lets it take effect. A run may be stopped between any two, and then the request
-that it had sent takes effect at any time later, or never.
+Each request waits until the schedule lets it take effect. A run may be stopped between any two requests; then a request
+that it had sent takes effect at any later time, or never.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallybook.archive.format.schema import object_key
+from tallybook.archive.objects.encryption.format import FRAME_BYTES
+from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import UnfinishedUpload, Upload
-from tallybook.archive.objects.seal_format import FRAME_BYTES
-from tallybook.archive.objects.sealed import SealedStore
-from tallybook.archive.schema import object_key
 from tallybook.core.errors import TallybookError
 from tallybook.offload import rekey as rekeying
 from tallybook.offload.rekey import FAILED, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 KEY = object_key("00000000-0000-4000-8000-000000000001", [1])
 TEXT = bytes(range(256)) * 300
 COPY_KEY = bytes(range(32))
-OLD = HeldKeys(1).keys.keys
+OLD = InMemoryKeys(1).keys.keys
 
 Effect = Callable[[], Awaitable[Any]]
 
 
 class Turns:
-    """The store as one run has it: what is asked waits for ``step``."""
+    """The store of one run: each request waits for ``step``."""
 
     def __init__(self, below: MemoryStore) -> None:
         self.below = below
@@ -49,7 +49,7 @@ class Turns:
         return await answer
 
     async def step(self) -> None:
-        """What is asked takes effect, and is answered."""
+        """The pending request takes effect, and is answered."""
         assert self.waiting is not None
         (effect, answer), self.waiting = self.waiting, None
         try:
@@ -111,9 +111,9 @@ class Race:
         self.runs: list[tuple[Turns, asyncio.Task[Any]]] = []
         self.late: list[Effect] = []
 
-    def start(self, work: Callable[[SealedStore], Coroutine[Any, Any, Any]], keys: HeldKeys) -> None:
+    def start(self, work: Callable[[EncryptedStore], Coroutine[Any, Any, Any]], keys: InMemoryKeys) -> None:
         turns = Turns(self.below)
-        self.runs.append((turns, asyncio.create_task(work(SealedStore(turns, InlineWorkers(), keys)))))
+        self.runs.append((turns, asyncio.create_task(work(EncryptedStore(turns, InlineWorkers(), keys)))))
 
     async def go(self, choices: Sequence[int]) -> None:
         """The schedule: which of what is possible comes next, time and again. All that it leaves open is done."""
@@ -140,7 +140,7 @@ class Race:
             try:
                 await what()
             except TallybookError:
-                return  # nobody waits for the answer
+                return  # no caller waits for the answer
         elif kind == "step":
             await what.step()
         else:
@@ -149,17 +149,17 @@ class Race:
             task.cancel()
 
     async def _content(self) -> bytes:
-        reader = SealedStore(self.below, InlineWorkers(), HeldKeys(2, others=OLD))
+        reader = EncryptedStore(self.below, InlineWorkers(), InMemoryKeys(2, others=OLD))
         return await reader.read(KEY, 0, len(TEXT))
 
 
-async def seal(store: SealedStore) -> list[str]:
+async def seal(store: EncryptedStore) -> list[str]:
     current = await store.current_key()
     return [done.outcome async for done in rekey(store, current, change=True, seal_plain=True, copy_key=COPY_KEY)]
 
 
-async def collect(store: SealedStore) -> None:
-    """What an offloader does with what is left of sealed objects that nobody has finished."""
+async def collect(store: EncryptedStore) -> None:
+    """What an offloader does with unfinished encrypted objects."""
     for upload in await store.unfinished_uploads():
         await store.abort_upload(upload)
 
@@ -173,14 +173,14 @@ async def race(choices: Sequence[int], *, rotate: bool, others: int) -> None:
     below = MemoryStore(RealClock())
     await below.put(KEY, TEXT)
     found = Race(below)
-    newer = HeldKeys(2, others=OLD)
-    found.start(seal, HeldKeys(1, others=newer.keys.keys))
-    found.start(seal, newer if rotate else HeldKeys(1))
+    newer = InMemoryKeys(2, others=OLD)
+    found.start(seal, InMemoryKeys(1, others=newer.keys.keys))
+    found.start(seal, newer if rotate else InMemoryKeys(1))
     for number in range(others):
         found.start(collect if number % 2 else seal, newer)
     await found.go(choices)
-    # Whoever comes last finds it sealed, and nothing plain is left behind.
-    last = SealedStore(below, InlineWorkers(), newer)
+    # The last run finds it encrypted, and nothing plain is left behind.
+    last = EncryptedStore(below, InlineWorkers(), newer)
     assert FAILED not in await seal(last)
     assert FAILED not in await seal(last)
     keys = [found.key async for page in below.list() for found in page]
@@ -193,6 +193,6 @@ def test_no_order_of_requests_and_no_stop_loses_an_object(run, choices, rotate, 
 
 
 @pytest.mark.parametrize("steps", range(14))
-async def test_a_run_that_stopped_after_any_request_spoils_nothing_that_another_has_sealed(steps):
+async def test_a_run_that_stopped_after_any_request_spoils_nothing_that_another_has_encrypted(steps):
     """The first run gets so far, the second does all of its work, and then the first one's last request arrives."""
     await race([0] * steps + [1] + [0] * 40, rotate=False, others=0)

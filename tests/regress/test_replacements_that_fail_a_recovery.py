@@ -1,18 +1,16 @@
-"""A recovery that met bookies which let it in and took nothing offered the same ones to itself again, for ever."""
+"""A recovery chose the same bookies again for ever, if they accepted connections but no adds."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tallybook.client.client import Client
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 
 QUICK = SMALL.model_copy(update={"add_timeout_ms": 500, "request_timeout_ms": 500})
 
 
 @scenario(bookies=6)
-async def test_a_recovery_ends_where_no_spare_takes_a_batch(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_recovery_ends_if_no_replacement_candidate_takes_a_batch(cluster, client):
     ledger = await client.create_ledger()
     await ledger.append_many(lines(20))
     ledger.abandon()

@@ -1,18 +1,18 @@
-"""A stop that comes before the bookie is ready ends it at once, and an error after that is no refusal to start."""
+"""A stop before the bookie is ready ends it at once, and an error after that is not reported as a refusal to start."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from tallybook.bookie import server
-from tallybook.bookie.directories import claim
-from tallybook.cli import bookie as command
+from tallybook.bookie.directories.layout import claim
+from tallybook.bookie.process import server
+from tallybook.cli.commands import bookie as command
 from tallybook.cli.exits import RefusedToStart
-from tallybook.core.config import BookieSettings, JournalSettings, StorageSettings
 from tallybook.core.errors import MetadataConflict
 from tallybook.core.limits import MIB
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.core.settings import BookieSettings, JournalSettings, StorageSettings
+from tallybook.runtime.disk.os_disk import RealDisk
 
 DEADLINE_SECONDS = 20
 
@@ -37,9 +37,7 @@ def settings(root: Path) -> BookieSettings:
 
 
 @pytest.mark.parametrize("moment", ["open_metadata", "boot"])
-async def test_a_stop_during_the_start_ends_it_at_once_and_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str
-) -> None:
+async def test_a_stop_during_the_start_ends_it_at_once_and_leaves_nothing_behind(monkeypatch, tmp_path, moment):
     stop, ready = asyncio.Event(), asyncio.Event()
 
     async def hang(*arguments: object, **_: object) -> None:
@@ -67,16 +65,13 @@ async def test_a_stop_during_the_start_ends_it_at_once_and_leaves_nothing_behind
 
 
 @pytest.mark.parametrize("was_ready", [True, False])
-def test_an_error_counts_as_a_refusal_to_start_only_until_the_bookie_is_ready(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, was_ready: bool
-) -> None:
+def test_an_error_counts_as_a_refusal_to_start_only_until_the_bookie_is_ready(monkeypatch, tmp_path, was_ready):
     async def serve(_: BookieSettings, __: asyncio.Event, ___: object, ready: asyncio.Event) -> None:
         if was_ready:
             ready.set()
         raise MetadataConflict("another process is registered as b1")
 
     monkeypatch.setattr(server, "serve", serve)
-    monkeypatch.setattr(command, "serve", serve, raising=False)
     with pytest.raises(MetadataConflict if was_ready else RefusedToStart) as caught:
         asyncio.run(command._serve(settings(tmp_path), None))
     assert ("was running and has stopped" in str(caught.value)) == was_ready

@@ -1,4 +1,4 @@
-"""Faults of streams that a second reading found: each kept somebody from going on, or left something for ever."""
+"""Stream faults found in reviews: each blocked a process, or left something behind for ever."""
 
 from __future__ import annotations
 
@@ -21,25 +21,22 @@ from tallybook.core.errors import (
     StreamExists,
     StreamFenced,
 )
-from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.store import MetadataStore
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Position, Start, StreamPolicy, StreamStore
-from tallybook.stream import head as head_module
-from tallybook.stream.envelope import MAX_RECORDS, Marks
-from tallybook.stream.head import Chapter, Head, Segment, SegmentEnd, Truncation
-from tallybook.stream.keeping import expired
+from tallybook.stream.head import Chapter, Head, SegmentEnd, StreamSegment, Truncation
+from tallybook.stream.records.envelope import MAX_RECORDS, StreamMarks
 from tallybook.stream.releasing import LONGEST_RELEASE_SECONDS
+from tallybook.stream.retention.janitor import expired
 from tallybook.stream.writer import loss
 
+from ..simulated import on_streams
+from .stream_parts import filled
 
-@pytest.fixture(autouse=True)
-def small_chapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads with so little room that a few segments are put into chapters."""
-    monkeypatch.setattr(head_module, "MAX_SEGMENTS", 6)
-    monkeypatch.setattr(head_module, "CHAPTER_SEGMENTS", 4)
+pytestmark = pytest.mark.usefixtures("small_chapters")
 
 
 class Outage:
@@ -64,19 +61,10 @@ async def process(cluster: MemoryCluster, name: str) -> AsyncIterator[tuple[Stre
         yield streams, outage
 
 
-async def filled(streams: StreamStore, count: int = 10, **policy: object) -> list[Position]:
-    """A stream ``s`` of that many records."""
-    await streams.create("s", **policy)
-    async with await streams.writer("s") as writer:
-        return [await writer.append(line) for line in lines(count)]
-
-
-@scenario()
-async def test_a_subscription_goes_on_after_an_outage_that_an_advance_did_not_outlast(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as calm, process(cluster, "p") as (streams, outage):
-        positions = await filled(calm)
+@on_streams
+async def test_a_subscription_goes_on_after_an_outage_that_an_advance_did_not_outlast(others, cluster):
+    async with process(cluster, "p") as (streams, outage):
+        positions = await filled(others)
         reader = await streams.subscribe("s", "x")
         outage.lasts = True
         with pytest.raises(MetadataUnavailable):
@@ -85,16 +73,14 @@ async def test_a_subscription_goes_on_after_an_outage_that_an_advance_did_not_ou
             await reader.close()
         outage.lasts = False
         await reader.close()
-        [info] = [each async for each in calm.subscriptions("s")]
+        [info] = [each async for each in others.subscriptions("s")]
         assert (info.cursor.position, info.reader) == (positions[2], None)
 
 
-@scenario()
-async def test_what_could_not_be_let_go_of_in_an_outage_is_let_go_of_after_it(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as calm, process(cluster, "p") as (streams, outage):
-        await filled(calm)
+@on_streams
+async def test_what_could_not_be_let_go_of_in_an_outage_is_let_go_of_after_it(others, cluster):
+    async with process(cluster, "p") as (streams, outage):
+        await filled(others)
         writer = await streams.writer("s")
         reader = await streams.subscribe("s", "x")
         outage.lasts = True
@@ -102,67 +88,63 @@ async def test_what_could_not_be_let_go_of_in_an_outage_is_let_go_of_after_it(
         reader.abandon()
         await cluster.world.clock.sleep(60)
         outage.lasts = False
-        async with await calm.writer("s", wait_s=LONGEST_RELEASE_SECONDS + 5):
+        async with await others.writer("s", wait_s=LONGEST_RELEASE_SECONDS + 5):
             pass
-        async with await calm.subscribe("s", "x", wait_s=LONGEST_RELEASE_SECONDS + 5):
+        async with await others.subscribe("s", "x", wait_s=LONGEST_RELEASE_SECONDS + 5):
             pass
 
 
-@scenario()
-async def test_what_a_writer_before_left_half_made_is_deleted_without_a_keeper(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as calm, process(cluster, "p") as (streams, outage):
-        await filled(calm)
+@on_streams
+async def test_what_a_writer_before_left_half_made_is_deleted_without_a_keeper(others, cluster, client):
+    async with process(cluster, "p") as (streams, outage):
+        await filled(others)
         writer = await streams.writer("s")
         made = streams._client.create_ledger
 
         async def and_then_nothing(**options: object) -> object:
-            ledger = await made(**options)  # type: ignore[arg-type]
+            ledger = await made(**options)
             outage.lasts = True
             return ledger
 
-        streams._client.create_ledger = and_then_nothing  # type: ignore[method-assign, assignment]
+        streams._client.create_ledger = and_then_nothing
         with pytest.raises(MetadataUnavailable):
             await writer._segments._make()
-        async with await calm.writer("s") as successor:
+        async with await others.writer("s") as successor:
             await successor.append(b"x")
             await cluster.world.clock.sleep(60)
-            head = await calm._find("s")
+            head = await others._find("s")
             assert head.doomed == ()
-        named = {segment.ledger_id for segment in (await calm._find("s")).segments}
+        named = {segment.ledger_id for segment in (await others._find("s")).segments}
         assert {ledger_id async for ledger_id in client.list_ledgers()} == named
 
 
-@scenario()
-async def test_a_subscription_whose_ledger_is_lost_is_listed_and_can_be_reset(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        positions = await filled(streams)
-        await (await streams.subscribe("s", "sound")).close()
-        reader = await streams.subscribe("s", "x")
-        await reader.advance(positions[4])
-        reader.abandon()
-        await client.delete_ledger((await streams._shelf.read(reader._found.stream_id, "x")).ledger_id or 0, force=True)
-        with pytest.raises(DamagedFile, match="reset it"):
-            await streams.subscribe("s", "x")
-        assert [(each.name, each.cursor is None) async for each in streams.subscriptions("s")] == [
-            ("sound", False),
-            ("x", True),
-        ]
-        await streams.reset_subscription("s", "x", Start.at(positions[3]))
-        async with await streams.subscribe("s", "x", follow=False) as again:
-            assert [record.payload async for record in again] == lines(10)[3:]
+@on_streams
+async def test_a_subscription_whose_ledger_is_lost_is_listed_and_can_be_reset(streams, client):
+    positions = await filled(streams)
+    await (await streams.subscribe("s", "sound")).close()
+    reader = await streams.subscribe("s", "x")
+    await reader.advance(positions[4])
+    reader.abandon()
+    await client.delete_ledger(
+        (await streams._subscriptions.read(reader._found.stream_id, "x")).ledger_id or 0, force=True
+    )
+    with pytest.raises(DamagedFile, match="reset it"):
+        await streams.subscribe("s", "x")
+    assert [(each.name, each.cursor is None) async for each in streams.subscriptions("s")] == [
+        ("sound", False),
+        ("x", True),
+    ]
+    await streams.reset_subscription("s", "x", Start.at(positions[3]))
+    async with await streams.subscribe("s", "x", follow=False) as again:
+        assert [record.payload async for record in again] == lines(10)[3:]
 
 
-@scenario()
-async def test_a_young_stream_that_lost_its_name_gets_it_back_at_once(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await filled(streams)
-        await streams._catalog.unname((await streams._find("s")).stream_id, "default", "s")
-        assert await streams.keep() == 0
-        assert await streams.exists("s")
+@on_streams
+async def test_a_young_stream_that_lost_its_name_gets_it_back_at_once(streams: StreamStore) -> None:
+    await filled(streams)
+    await streams._catalog.unname((await streams._find("s")).stream_id, "default", "s")
+    assert await streams.keep() == 0
+    assert await streams.exists("s")
 
 
 def test_retention_gives_up_part_of_a_chapter() -> None:
@@ -193,63 +175,58 @@ async def retention_in_a_chapter(world: World) -> None:
 
 
 @pytest.mark.parametrize("cut_off_at", range(1, 7))
-def test_a_rename_that_was_cut_off_is_finished(cut_off_at: int) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with StreamStore(client) as calm, process(cluster, "p") as (streams, outage):
-            await filled(calm)
-            writes = 0
+@on_streams
+async def test_a_rename_that_was_cut_off_is_finished(others, cluster, cut_off_at):
+    async with process(cluster, "p") as (streams, outage):
+        await filled(others)
+        writes = 0
 
-            def no_more(operation: str) -> Fault | None:
-                nonlocal writes
-                writes += operation in {"write_record", "delete_record"}
-                return Fault.UNAVAILABLE if writes >= cut_off_at else None
+        def no_more(operation: str) -> Fault | None:
+            nonlocal writes
+            writes += operation in {"write_record", "delete_record"}
+            return Fault.UNAVAILABLE if writes >= cut_off_at else None
 
-            outage.next = no_more  # type: ignore[method-assign]
-            with suppress(MetadataUnavailable):
-                await streams.rename("s", "t")
-            assert await calm.keep() == 0
-            [name] = [name async for name in calm.list()]
-            assert name == ("s" if cut_off_at == 1 else "t")
-            assert (await calm.info(name)).name == name
-            assert len([record async for record in calm.reader(name, follow=False)]) == 10
-
-    play()
-
-
-@scenario()
-async def test_a_rename_to_a_name_that_is_taken_changes_nothing(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await filled(streams)
-        await streams.create("t")
-        with pytest.raises(StreamExists):
+        outage.next = no_more
+        with suppress(MetadataUnavailable):
             await streams.rename("s", "t")
-        assert await streams.keep() == 0
-        assert [name async for name in streams.list()] == ["s", "t"]
-        assert (await streams.rename("s", "u")).name == "u"
-        assert [name async for name in streams.list()] == ["t", "u"]
+        assert await others.keep() == 0
+        [name] = [name async for name in others.list()]
+        assert name == ("s" if cut_off_at == 1 else "t")
+        assert (await others.info(name)).name == name
+        assert len([record async for record in others.reader(name, follow=False)]) == 10
 
 
-@scenario()
-async def test_a_takeover_behind_many_marks_reads_few_times(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await filled(streams, 1)
-        writer = await streams.writer("s")
-        last = await writer.append(b"last")
-        for _ in range(500):
-            await writer.commit()
-        writer.abandon()
-        async with cluster.client(SMALL) as other, StreamStore(other) as others:
-            began = cluster.world.clock.monotonic()
-            successor = await others.writer("s")
-            assert successor.last_position == last
-            assert cluster.world.clock.monotonic() - began < 0.2, "one read after the other takes half a second"
+@on_streams
+async def test_a_rename_to_a_name_that_is_taken_changes_nothing(streams: StreamStore) -> None:
+    await filled(streams)
+    await streams.create("t")
+    with pytest.raises(StreamExists):
+        await streams.rename("s", "t")
+    assert await streams.keep() == 0
+    assert [name async for name in streams.list()] == ["s", "t"]
+    assert (await streams.rename("s", "u")).name == "u"
+    assert [name async for name in streams.list()] == ["t", "u"]
+
+
+@on_streams
+async def test_a_takeover_behind_many_marks_reads_few_times(streams: StreamStore, cluster: MemoryCluster) -> None:
+    await filled(streams, 1)
+    writer = await streams.writer("s")
+    last = await writer.append(b"last")
+    for _ in range(500):
+        await writer.commit()
+    writer.abandon()
+    async with cluster.client(SMALL) as other, StreamStore(other) as others:
+        began = cluster.world.clock.monotonic()
+        successor = await others.writer("s")
+        assert successor.last_position == last
+        assert cluster.world.clock.monotonic() - began < 0.2, "one read after the other takes half a second"
 
 
 def test_the_name_of_a_process_is_checked() -> None:
     for name in ("x" * 256, "a\nb"):
         with pytest.raises(InvalidArgument):
-            StreamStore(None, name=name)  # type: ignore[arg-type]
+            StreamStore(None, name=name)
 
 
 async def left_behind(streams: StreamStore, count: int = 10) -> list[Position]:
@@ -263,8 +240,8 @@ async def left_behind(streams: StreamStore, count: int = 10) -> list[Position]:
 
 
 async def told(streams: StreamStore, **options: object) -> list[bytes | tuple[GapReason, int | None, int | None]]:
-    """What stream ``s`` has, with gaps among it."""
-    reader = streams.reader("s", follow=False, gaps="yield", **options)  # type: ignore[arg-type]
+    """The records of stream ``s``, with gaps."""
+    reader = streams.reader("s", follow=False, gaps="yield", **options)
     found: list[bytes | tuple[GapReason, int | None, int | None]] = []
     async with aclosing(reader.batches()) as batches:
         async for each in batches:
@@ -275,102 +252,89 @@ async def told(streams: StreamStore, **options: object) -> list[bytes | tuple[Ga
     return found
 
 
-@scenario()
-async def test_a_stream_whose_open_segment_is_gone_can_be_written_again(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await left_behind(streams)
-        [segment] = (await streams._find("s")).open_segments
-        await client.delete_ledger(segment.ledger_id, force=True)
-        with pytest.raises(NoSuchLedger):
-            await streams.writer("s")
-        async with await streams.writer("s", accept_loss=True) as writer:
-            behind = writer.next_sequence
-            assert behind == loss.LOST_LEDGER_RECORDS
-            last = await writer.append(b"after", dedup_id=lines(10)[0])
-        assert await told(streams) == [(GapReason.LOST, 0, behind), b"after"]
-        assert await told(streams, start=Start.sequence(3)) == [(GapReason.LOST, 0, behind), b"after"]
-        assert await streams.last("s") == (last, behind)
-        async with await streams.writer("s") as writer:
-            assert await writer.append(b"again", dedup_id=lines(10)[0]) == last, "ids behind the loss are known"
+@on_streams
+async def test_a_stream_whose_open_segment_is_gone_can_be_written_again(streams: StreamStore, client: Client) -> None:
+    await left_behind(streams)
+    [segment] = (await streams._find("s")).open_segments
+    await client.delete_ledger(segment.ledger_id, force=True)
+    with pytest.raises(NoSuchLedger):
+        await streams.writer("s")
+    async with await streams.writer("s", accept_loss=True) as writer:
+        behind = writer.next_sequence
+        assert behind == loss.LOST_LEDGER_RECORDS
+        last = await writer.append(b"after", dedup_id=lines(10)[0])
+    assert await told(streams) == [(GapReason.LOST, 0, behind), b"after"]
+    assert await told(streams, start=Start.sequence(3)) == [(GapReason.LOST, 0, behind), b"after"]
+    assert await streams.last("s") == (last, behind)
+    async with await streams.writer("s") as writer:
+        assert await writer.append(b"again", dedup_id=lines(10)[0]) == last, "ids behind the loss are known"
 
 
 @pytest.mark.parametrize("readable", [0, 3, 9])
-def test_a_stream_whose_last_entries_are_lost_can_be_written_again(
-    readable: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with StreamStore(client) as streams:
-            await left_behind(streams)
-            read = LedgerReader.read_entry
+@on_streams
+async def test_a_stream_whose_last_entries_are_lost_can_be_written_again(streams, readable, monkeypatch):
+    await left_behind(streams)
+    read = LedgerReader.read_entry
 
-            async def read_entry(reader: LedgerReader, entry_id: int) -> Entry:
-                if entry_id >= readable:
-                    raise DataMissing("nobody has it")
-                return await read(reader, entry_id)
+    async def read_entry(reader: LedgerReader, entry_id: int) -> Entry:
+        if entry_id >= readable:
+            raise DataMissing("nobody has it")
+        return await read(reader, entry_id)
 
-            with monkeypatch.context() as patched:
-                patched.setattr(LedgerReader, "read_entry", read_entry)
-                with pytest.raises(DataMissing):
-                    await streams.writer("s")
-                writer = await streams.writer("s", accept_loss=True)
-            lost = 11 - readable
-            assert writer.next_sequence == readable + lost * MAX_RECORDS, "ten records and a mark"
-            assert (writer.last_position is None) == (readable == 0)
-            await writer.append(b"after")
-            await writer.close()
-            assert (await told(streams))[-1] == b"after"
-
-    play()
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerReader, "read_entry", read_entry)
+        with pytest.raises(DataMissing):
+            await streams.writer("s")
+        writer = await streams.writer("s", accept_loss=True)
+    lost = 11 - readable
+    assert writer.next_sequence == readable + lost * MAX_RECORDS, "ten records and a mark"
+    assert (writer.last_position is None) == (readable == 0)
+    await writer.append(b"after")
+    await writer.close()
+    assert (await told(streams))[-1] == b"after"
 
 
-@scenario()
-async def test_the_numbers_behind_a_loss_go_on_where_the_next_segment_says(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=1024)
-        writer = await streams.writer("s")
+@on_streams
+async def test_the_numbers_behind_a_loss_go_on_where_the_next_segment_says(streams, client):
+    await streams.create("s", roll_bytes=1024)
+    writer = await streams.writer("s")
 
-        async def never() -> None:
-            await asyncio.Event().wait()
+    async def never() -> None:
+        await asyncio.Event().wait()
 
-        writer._segments._seal_full = never  # type: ignore[method-assign]
-        while len((await streams._find("s")).open_segments) < 2 or len(writer._segments._full) < 1:
-            await writer.append(b"x" * 100)
-        sent = writer.next_sequence
-        await writer.append(b"last")
-        await writer.commit()
-        writer.abandon()
-        first, *_ = (await streams._find("s")).open_segments
-        await client.delete_ledger(first.ledger_id, force=True)
-        async with await streams.writer("s", accept_loss=True) as successor:
-            assert successor.next_sequence == sent + 1
-        assert (await told(streams))[-1] == b"last"
+    writer._segments._seal_full = never
+    while len((await streams._find("s")).open_segments) < 2 or len(writer._segments._full) < 1:
+        await writer.append(b"x" * 100)
+    sent = writer.next_sequence
+    await writer.append(b"last")
+    await writer.commit()
+    writer.abandon()
+    first, *_ = (await streams._find("s")).open_segments
+    await client.delete_ledger(first.ledger_id, force=True)
+    async with await streams.writer("s", accept_loss=True) as successor:
+        assert successor.next_sequence == sent + 1
+    assert (await told(streams))[-1] == b"last"
 
 
 def test_retention_stops_at_what_is_young_also_where_a_clock_went_back() -> None:
-    def segment(number: int, ended_at_ms: int) -> Segment:
-        return Segment(number, number, 0, SegmentEnd(0, Marks(10 * number), 0, ended_at_ms))
+    def segment(number: int, ended_at_ms: int) -> StreamSegment:
+        return StreamSegment(number, number, 0, SegmentEnd(0, StreamMarks(10 * number), 0, ended_at_ms))
 
     policy = StreamPolicy.of(None, retention="1s")
-    young = Chapter(1, 1, 4, Marks(40), 9_500)
+    young = Chapter(1, 1, 4, StreamMarks(40), 9_500)
     head = Head("0" * 32, "default", "s", 0, policy, chapters=(young,), segments=(segment(5, 100), segment(6, 100)))
     assert expired(head, 10_000) is None
     head = replace(head, chapters=(replace(young, ended_at_ms=200),), segments=(segment(5, 9_500), segment(6, 100)))
     assert expired(head, 10_000) == Truncation(5, 0, 0, 40)
 
 
-@scenario()
-async def test_a_commit_of_a_writer_that_is_over_already_says_so_at_once(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        writer = await streams.writer("s")
-        await writer.append(b"x")
-        writer._flow.die(StreamFenced("somebody else has it"))
-        began = cluster.world.clock.monotonic()
-        with pytest.raises(StreamFenced):
-            await writer.commit()
-        assert cluster.world.clock.monotonic() - began < 1
+@on_streams
+async def test_a_commit_of_a_writer_that_is_over_already_says_so_at_once(streams, cluster):
+    await streams.create("s")
+    writer = await streams.writer("s")
+    await writer.append(b"x")
+    writer._flow.die(StreamFenced("another writer has it"))
+    began = cluster.world.clock.monotonic()
+    with pytest.raises(StreamFenced):
+        await writer.commit()
+    assert cluster.world.clock.monotonic() - began < 1

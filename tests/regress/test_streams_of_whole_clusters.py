@@ -1,4 +1,4 @@
-"""What the simulation found in streams: what somebody does just while another one is at it, or is away."""
+"""Stream faults found by the simulation: concurrent changes, and bookies or processes that are away."""
 
 from __future__ import annotations
 
@@ -11,74 +11,67 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import EntryCorrupt, MetadataUnavailable, NoSuchSubscription
-from tallybook.metadata.ledger_use import CURSOR
-from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.metadata.stream_use import CURSOR
 from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.stream import StreamStore
+
+from ..simulated import on_streams
 
 Condition = Callable[[bytes], bool]
 
 
 async def cursor_ledgers(client: Client) -> list[int]:
-    """Ledgers of subscriptions, whoever names them."""
+    """Ledgers of subscriptions, named by any record."""
     found = [ledger_id async for ledger_id in client.list_ledgers()]
     return [ledger_id for ledger_id in found if CURSOR in (await client.ledger_metadata(ledger_id)).custom]
 
 
-@scenario()
-async def test_a_subscription_whose_deletion_was_cut_off_is_deleted_with_its_ledger(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        async with await streams.writer("s") as writer:
-            position = await writer.append(b"done with")
+@on_streams
+async def test_a_subscription_whose_deletion_was_cut_off_is_deleted_with_its_ledger(streams, client):
+    await streams.create("s")
+    async with await streams.writer("s") as writer:
+        position = await writer.append(b"done with")
+    billing = await streams.subscribe("s", "billing")
+    await billing.advance(position)
+
+    async def away(ledger_id: int, *, force: bool) -> None:
+        raise MetadataUnavailable(f"nobody hears of ledger {ledger_id}")
+
+    with pytest.MonkeyPatch.context() as cut_off:
+        cut_off.setattr(client, "delete_ledger", away)
+        with pytest.raises(MetadataUnavailable):
+            await streams.unsubscribe("s", "billing")
+    await streams.unsubscribe("s", "billing")
+    assert await cursor_ledgers(client) == []
+    with pytest.raises(NoSuchSubscription):
+        await streams.unsubscribe("s", "billing")
+    billing.abandon()
+
+
+@on_streams
+async def test_a_cursor_ledger_made_while_its_subscription_is_deleted_is_deleted_too(streams, client):
+    await streams.create("s")
+    async with await streams.writer("s") as writer:
+        position = await writer.append(b"done with")
+    await (await streams.subscribe("s", "billing")).close()
+    updater = streams._subscriptions._updater
+    delete = updater.delete
+
+    async def take_and_delete(name: str, *condition: Condition) -> None:
+        updater.delete = delete
         billing = await streams.subscribe("s", "billing")
         await billing.advance(position)
-
-        async def away(ledger_id: int, *, force: bool) -> None:
-            raise MetadataUnavailable(f"nobody hears of ledger {ledger_id}")
-
-        with pytest.MonkeyPatch.context() as cut_off:
-            cut_off.setattr(client, "delete_ledger", away)
-            with pytest.raises(MetadataUnavailable):
-                await streams.unsubscribe("s", "billing")
-        await streams.unsubscribe("s", "billing")
-        assert await cursor_ledgers(client) == []
-        with pytest.raises(NoSuchSubscription):
-            await streams.unsubscribe("s", "billing")
         billing.abandon()
+        assert len(await cursor_ledgers(client)) == 1
+        await delete(name, *condition)
+
+    updater.delete = take_and_delete
+    await streams.unsubscribe("s", "billing")
+    assert await cursor_ledgers(client) == []
 
 
-@scenario()
-async def test_a_cursor_ledger_made_while_its_subscription_is_deleted_is_deleted_too(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        async with await streams.writer("s") as writer:
-            position = await writer.append(b"done with")
-        await (await streams.subscribe("s", "billing")).close()
-        updater = streams._shelf._updater
-        delete = updater.delete
-
-        async def take_and_delete(name: str, *condition: Condition) -> None:
-            updater.delete = delete
-            billing = await streams.subscribe("s", "billing")
-            await billing.advance(position)
-            billing.abandon()
-            assert len(await cursor_ledgers(client)) == 1
-            await delete(name, *condition)
-
-        updater.delete = take_and_delete
-        await streams.unsubscribe("s", "billing")
-        assert await cursor_ledgers(client) == []
-
-
-@scenario()
-async def test_a_commit_whose_segment_has_failed_returns_once_the_writer_goes_on(
-    cluster: MemoryCluster, client: Client
-) -> None:
+@on_streams
+async def test_a_commit_whose_segment_has_failed_returns_once_the_writer_goes_on(cluster, client):
     async with StreamStore(client) as streams, cluster.client(SMALL) as other:
         await streams.create("s")
         async with await streams.writer("s") as writer:
@@ -90,9 +83,7 @@ async def test_a_commit_whose_segment_has_failed_returns_once_the_writer_goes_on
 
 
 @scenario()
-async def test_a_reader_does_not_pass_over_what_somebody_may_have_who_is_away(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_reader_does_not_skip_entries_that_an_unavailable_bookie_may_have(cluster, client):
     def one_is_away(self: LedgerReader, first: int, last: int) -> Never:
         error = EntryCorrupt("one copy is damaged, and whoever has the other is away")
         error.settled = False

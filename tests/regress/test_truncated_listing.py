@@ -1,4 +1,4 @@
-"""A listing of ledgers whose page is cut off: the client went by an empty page, and took it for the end."""
+"""A listing of ledgers with an empty page in the middle: the client took it for the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.metadata.store import LedgerPage
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, scenario
 
 
@@ -38,18 +37,14 @@ async def listed(client: Client, *sizes: int) -> tuple[list[int], int]:
 
 
 @scenario()
-async def test_a_listing_goes_on_where_a_page_was_cut_off_and_asks_no_more_than_it_has_to(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_listing_goes_on_where_a_page_was_cut_off_and_asks_no_more_than_it_has_to(cluster, client):
     made = [(await client.create_ledger()).id for _ in range(5)]
     assert await listed(client) == (made, 1)
     assert await listed(client, 2, 1) == (made, 3)
 
 
 @scenario()
-async def test_a_listing_that_breaks_off_before_anything_is_an_error_and_not_an_empty_one(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_listing_that_breaks_off_before_anything_is_an_error_and_not_an_empty_one(cluster, client):
     await client.create_ledger()
     with pytest.raises(MetadataUnavailable):
         await listed(client, 0)

@@ -1,4 +1,4 @@
-"""What another process has written down need not be whole: it may have ended meanwhile."""
+"""Run files, errors and metrics of another process may be incomplete, since it may have died meanwhile."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.cli.launcher import last_error, read_run_file
-from tallybook.runtime.metrics_text import parse_metrics
+from tallybook.cli.local.launcher import last_error, read_run_file
+from tallybook.runtime.metrics.parsing import parse_metrics
 
 
 @pytest.mark.parametrize("text", ["bad x", "bad 1e", "bad 1.2.3", "bad __import__"])

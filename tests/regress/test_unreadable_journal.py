@@ -1,13 +1,13 @@
-"""A device that refused to read the journal once, at a start, put every ledger into limbo until a repair."""
+"""A device that failed to read the journal once, at a start, put every ledger into limbo until a repair."""
 
 import pytest
 
 from tallybook.core.errors import EntryAbsent, EntryUnknown
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
 SEGMENT_READS = 40
-"""More than one look at the journal takes."""
+"""More seconds than one read of the journal takes."""
 
 
 def started_again(*, refused: int, then: type[EntryAbsent | EntryUnknown]) -> None:

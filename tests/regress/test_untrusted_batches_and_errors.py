@@ -1,4 +1,4 @@
-"""A batch or an error that no process of ours sends is refused, or told as the fault of whoever sent it."""
+"""A batch or error message that no process of ours sends is refused, or reported as the fault of its sender."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import InvalidBatch, TallybookError
 from tallybook.proto import bookie_pb2 as pb
-from tallybook.runtime.grpc_messages import decode_reply, decode_welcome
+from tallybook.wire.messages import decode_reply, decode_welcome
 
 
 def test_a_batch_from_before_any_time_is_refused():

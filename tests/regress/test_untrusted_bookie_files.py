@@ -1,4 +1,4 @@
-"""Files of a bookie that pass their checksum and still cannot be its own are damaged."""
+"""Files of a bookie with a valid checksum and impossible content are damaged."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
-from tallybook.bookie import places
-from tallybook.bookie.cookie import Cookie, decode_cookie
-from tallybook.bookie.journal.format import Geometry, Mark
+from tallybook.bookie.directories import storage_directories as places
+from tallybook.bookie.directories.cookie import Cookie, decode_cookie
+from tallybook.bookie.directories.storage_directories import DirectoryCookie
+from tallybook.bookie.journal.format import JournalMark, RingGeometry
 from tallybook.bookie.journal.superblock import Superblock, decode_slot, encode_slot
-from tallybook.bookie.places import PlaceCookie
-from tallybook.bookie.text_record import decode_record
+from tallybook.bookie.storage.text_record import decode_record
 from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import BLOCK_BYTES
 
 SLOT = Superblock(
-    4, bytes(16), 2, False, Mark(1, 0), Mark(1, 1), 1, Geometry(4 * BLOCK_BYTES, 3), True, Mark(0, 0), 0
+    4, bytes(16), 2, False, JournalMark(1, 0), JournalMark(1, 1), 1,
+    RingGeometry(4 * BLOCK_BYTES, 3), True, JournalMark(0, 0), 0
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        replace(SLOT, geometry=Geometry(4 * BLOCK_BYTES, 0)),
-        replace(SLOT, geometry=Geometry(0, 3)),
-        replace(SLOT, geometry=Geometry(4 * BLOCK_BYTES + 1, 3)),
+        replace(SLOT, geometry=RingGeometry(4 * BLOCK_BYTES, 0)),
+        replace(SLOT, geometry=RingGeometry(0, 3)),
+        replace(SLOT, geometry=RingGeometry(4 * BLOCK_BYTES + 1, 3)),
         replace(SLOT, prepared=1 + 4),
         replace(SLOT, prepared=2**64 - 1),
     ],
@@ -59,9 +60,9 @@ def test_a_file_of_named_values_has_one_reading_only(changed: bytes):
 
 
 def test_a_cookie_of_a_place_holds_its_values_in_their_order():
-    body = PlaceCookie("b", "uuid", "5f", "journal-own").encode()[:-16]
+    body = DirectoryCookie("b", "uuid", "5f", "journal-own").encode()[:-16]
     for changed in (body.replace(b"place journal-own\n", b""), body.replace(b"bookie_id b\n", b"") + b"bookie_id b\n"):
-        with pytest.raises(DamagedFile, match="the values of a place"):
+        with pytest.raises(DamagedFile, match="the cookie of a storage directory"):
             places._decode(changed + b"crc32c %08x\n" % crc32c(changed), "cookie")
 
 

@@ -1,4 +1,4 @@
-"""What stands in the place of a number in the metadata is told as damage, or left alone."""
+"""Metadata with something else in place of a number are reported as damaged, or left alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.stream.catalog import Catalog
+from tallybook.stream.catalog import StreamCatalog
 from tallybook.stream.names import CHAPTERS
 
 STREAM = "5f0c9a21" * 4
@@ -39,4 +39,4 @@ async def test_a_record_among_chapters_that_is_named_otherwise_is_left_alone():
     store = MemoryMetadata(rng).client().store
     for name in ("3", "17", "x", "-1", "007", "\u0663", "1/2", "9" * 400):
         await store.write_record(f"{CHAPTERS}{STREAM}/{name}", b"", None)
-    assert sorted(await Catalog(store, RecordUpdater(store, clock, rng)).chapter_numbers(STREAM)) == [3, 17]
+    assert sorted(await StreamCatalog(store, RecordUpdater(store, clock, rng)).chapter_numbers(STREAM)) == [3, 17]

@@ -1,24 +1,25 @@
-"""Records of the metadata store that hold what no process of ours writes are damaged, whatever it is that they hold."""
+"""Metadata records that no process of ours writes are reported as damaged."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tallybook.archive.location import RECORD as LOCATION
-from tallybook.archive.location import read_location
+from tallybook.archive.url_record import RECORD as LOCATION
+from tallybook.archive.url_record import read_location
 from tallybook.core.errors import DamagedFile
-from tallybook.metadata.leader import Leadership
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.sink_record import SinkRecord
+from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import MetadataStore, Record
+from tallybook.metadata.transactions.sink_record import SinkRecord
 from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import CHECKED_RECORD, Auditor
-from tallybook.repair.fsck_records import RECORD_KINDS
+from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.pause import PAUSED_RECORD, paused_since
 from tallybook.repair.service import STATUS_RECORD, repair_status
 from tallybook.repair.tasks import Task, decode_task
@@ -54,30 +55,61 @@ async def holding(name: str, value: bytes) -> MetadataStore:
     return store
 
 
-@pytest.mark.parametrize("value", ["[]", "{}"])
-def test_a_sink_of_a_format_that_is_no_number_is_damaged(value: str):
-    with pytest.raises(DamagedFile):
-        SinkRecord.decode("sinks/a", put(SinkRecord().encode(), "format", value))
+def held_by(value: bytes) -> object:
+    leadership: Any = SimpleNamespace(_record="leader", _lease=10.0)
+    return Leadership._holder(leadership, Record(value, 1))
 
 
 @pytest.mark.parametrize(
-    "value",
-    [DEEP, put(Task((7,)).encode(), "beat", ENDLESS), put(Task((7,)).encode(), "ledgers", f"[{ENDLESS}]")],
+    ("decode", "values"),
+    [
+        (
+            partial(SinkRecord.decode, "sinks/a"),
+            [put(SinkRecord().encode(), "format", value) for value in ("[]", "{}")],
+        ),
+        (
+            partial(decode_task, "repair/tasks/a"),
+            [DEEP, put(Task((7,)).encode(), "beat", ENDLESS), put(Task((7,)).encode(), "ledgers", f"[{ENDLESS}]")],
+        ),
+        (decode_status, [DEEP, b"[]", b"5", b'{"at_ms": "x"}', b'{"at_ms": 1e999}', b'{"at_ms": []}']),
+        (
+            held_by,
+            [
+                DEEP,
+                b'{"holder": "a", "lease_ms": %s}' % (b"9" * 400),
+                b'{"holder": "\\ud800", "lease_ms": 1, "x": ' + DEEP,
+            ],
+        ),
+        # Text without an encoding.
+        (
+            partial(decode_head, "stream-heads/a"),
+            [put(HEAD, key, HALF_A_CHARACTER) for key in ("id", "namespace", "name")],
+        ),
+        (
+            partial(subscription.decode, "stream-subscriptions/a"),
+            [put(SUBSCRIPTION, key, HALF_A_CHARACTER) for key in ("stream", "name")],
+        ),
+    ],
+    ids=["sink", "task", "offloader", "leader", "stream", "subscription"],
 )
-def test_a_task_of_the_repair_is_damaged(value: bytes):
-    with pytest.raises(DamagedFile):
-        decode_task("repair/tasks/a", value)
+def test_a_record_that_no_process_writes_is_damaged(decode: Callable[[bytes], object], values: list[bytes]):
+    for value in values:
+        with pytest.raises(DamagedFile):
+            decode(value)
 
 
-@pytest.mark.parametrize("value", [DEEP, b'{"since_ms": 1e999}'])
-async def test_a_pause_of_the_repair_is_damaged(value: bytes):
-    with pytest.raises(DamagedFile):
-        await paused_since(await holding(PAUSED_RECORD, value))
-
-
-async def test_the_status_of_the_repair_is_damaged():
-    with pytest.raises(DamagedFile):
-        await repair_status(await holding(STATUS_RECORD, DEEP))
+@pytest.mark.parametrize(
+    ("name", "read", "values"),
+    [
+        (PAUSED_RECORD, paused_since, [DEEP, b'{"since_ms": 1e999}']),
+        (STATUS_RECORD, repair_status, [DEEP]),
+        (LOCATION, read_location, [DEEP]),
+    ],
+)
+async def test_a_stored_record_is_damaged(name: str, read: Callable[..., Any], values: list[bytes]):
+    for value in values:
+        with pytest.raises(DamagedFile):
+            await read(await holding(name, value))
 
 
 @pytest.mark.parametrize("value", [DEEP, b'{"began_ms": 1e999, "after": 5}'])
@@ -86,44 +118,7 @@ async def test_a_check_whose_progress_is_damaged_begins_anew(value: bytes):
     assert await Auditor._checked(auditor) == (None, -1)
 
 
-@pytest.mark.parametrize("value", [DEEP, b"[]", b"5", b'{"at_ms": "x"}', b'{"at_ms": 1e999}', b'{"at_ms": []}'])
-def test_the_status_of_the_offloader_is_damaged(value: bytes):
-    with pytest.raises(DamagedFile):
-        decode_status(value)
-
-
-async def test_the_place_of_the_archive_is_damaged():
-    with pytest.raises(DamagedFile):
-        await read_location(await holding(LOCATION, DEEP))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [DEEP, b'{"holder": "a", "lease_ms": %s}' % (b"9" * 400), b'{"holder": "\\ud800", "lease_ms": 1, "x": ' + DEEP],
-)
-def test_a_leader_is_damaged(value: bytes):
-    leadership: Any = SimpleNamespace(_record="leader", _lease=10.0)
-    with pytest.raises(DamagedFile):
-        Leadership._holder(leadership, Record(value, 1))
-
-
-@pytest.mark.parametrize("key", ["id", "namespace", "name"])
-def test_a_stream_whose_text_has_no_encoding_is_damaged(key: str):
-    with pytest.raises(DamagedFile):
-        decode_head("stream-heads/a", put(HEAD, key, HALF_A_CHARACTER))
-
-
-@pytest.mark.parametrize("key", ["stream", "name"])
-def test_a_subscription_whose_text_has_no_encoding_is_damaged(key: str):
-    with pytest.raises(DamagedFile):
-        subscription.decode("stream-subscriptions/a", put(SUBSCRIPTION, key, HALF_A_CHARACTER))
-
-
-def kinds_of_json() -> list[str]:
-    return ["repair/status", "archive/status", "archive/location", "stream-namespaces/a"]
-
-
-@pytest.mark.parametrize("name", kinds_of_json())
+@pytest.mark.parametrize("name", ["repair/status", "archive/status", "archive/location", "stream-namespaces/a"])
 async def test_a_check_of_everything_says_which_record_is_damaged(name: str):
     understand: Callable[..., Any] = next(
         kind.understand for kind in (*RECORD_KINDS, *STREAM_KINDS) if name.startswith(kind.prefix)

@@ -1,4 +1,4 @@
-"""Settings that lie too deep, or contradict each other, are refused in words."""
+"""Settings that are nested too deep, or contradict each other, are refused with a clear message."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tallybook.cli.options import assigned
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import InvalidConfig
+from tallybook.core.settings import OffloadSettings
 from tallybook.runtime.settings import load_settings
 
 
@@ -43,5 +43,5 @@ def test_a_variable_of_too_many_levels_is_refused():
 
 @pytest.mark.parametrize("assignments", [["journal=1", "journal.segment_count=4"], ["a=1", "a.b.c=4"]])
 def test_a_setting_that_is_a_value_has_no_others_in_it(assignments: list[str]):
-    with pytest.raises(InvalidConfig, match="was given a value before"):
+    with pytest.raises(InvalidConfig, match="already has a value"):
         assigned(assignments)

@@ -1,4 +1,4 @@
-"""Options, offsets, schemas and patterns of a query are refused in words, and at once."""
+"""Invalid options, offsets, schemas and patterns of a query are refused at once with a clear message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tallybook.core.errors import InvalidArgument, InvalidConfig
-from tallybook.spark.avro_types import ddl_of
+from tallybook.spark.ledgers.offset import StreamOffset
 from tallybook.spark.options import PayloadOptions, read_options
-from tallybook.spark.payloads import parser_of
-from tallybook.spark.records.bounds import RecordBounds
-from tallybook.spark.records.offsets import RecordOffset
-from tallybook.spark.stream_offset import StreamOffset
+from tallybook.spark.payloads.avro_types import ddl_of
+from tallybook.spark.payloads.payloads import parser_of
+from tallybook.spark.streams.bounds import RecordBounds
+from tallybook.spark.streams.offsets import RecordOffset
 
 ENDLESS: Any = json.loads("1e999")
 STREAM = "5f0c9a21" * 4
@@ -40,7 +40,7 @@ def test_an_option_that_cannot_be_understood_is_refused(more: dict[str, str]):
 
 
 def test_a_number_among_separators_that_only_text_knows_is_a_number():
-    """What ``str.strip`` takes for blank, ``int`` does not."""
+    """``str.strip`` accepts more kinds of space than ``int``."""
     assert read_options({"metadata": "memory:", "startingentry": " 16\x1e"}).first_entry == 16
 
 
@@ -74,7 +74,7 @@ def test_an_avro_schema_that_is_no_json_python_can_hold_is_refused():
         parser_of(PayloadOptions("avro", "[" * 5_000), table)
 
 
-def test_a_pattern_of_many_any_parts_is_told_at_once():
+def test_a_pattern_of_many_any_parts_is_reported_at_once():
     bounds = RecordBounds("default", None, "/".join(["**"] * 60) + "/x")
     assert not bounds.fits("a/a/a/a/a/a/a/a")
     assert bounds.fits("a/a/a/a/a/a/a/x")

@@ -1,4 +1,4 @@
-"""Entries of streams that no writer makes are refused, one by one and as columns alike."""
+"""Stream entries that no writer makes are refused, decoded one by one and as columns alike."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ import pyarrow as pa
 import pytest
 
 from tallybook.core.errors import EnvelopeDamaged
-from tallybook.stream import columnar
-from tallybook.stream.compression import Compression, compressed, decompressed
-from tallybook.stream.envelope import Columns, Envelope, Kind, Marks, encode_mark, encode_records
+from tallybook.stream.records import columnar
+from tallybook.stream.records.compression import Compression, compressed, decompressed
+from tallybook.stream.records.envelope import (
+    Envelope,
+    EnvelopeKind,
+    RecordColumns,
+    StreamMarks,
+    encode_mark,
+    encode_records,
+)
 
 
 @pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.LZ4])
 @pytest.mark.parametrize("told", [0, 1, 199, 201, 5_000])
-def test_a_body_that_is_shorter_or_longer_than_is_told_is_refused(compression: Compression, told: int):
-    """What is missing would be whatever lay in memory there."""
+def test_a_body_shorter_or_longer_than_announced_is_refused(compression: Compression, told: int):
+    """The missing bytes would be read from uninitialized memory."""
     _, body = compressed(b"x" * 200, compression)
     assert decompressed(memoryview(body), compression, 200) == b"x" * 200
     with pytest.raises(EnvelopeDamaged):
@@ -32,15 +39,15 @@ def refused_both_ways(payload: bytes) -> None:
 
 
 def test_a_mark_that_says_it_is_compressed_is_no_envelope():
-    mark = bytearray(encode_mark(Kind.KEEP_ALIVE, Marks(7), 5))
+    mark = bytearray(encode_mark(EnvelopeKind.KEEP_ALIVE, StreamMarks(7), 5))
     mark[4] = Compression.ZSTD
     refused_both_ways(bytes(mark))
 
 
 def test_records_whose_numbers_would_not_fit_are_no_envelope():
-    columns = Columns(0)
+    columns = RecordColumns(0)
     for _ in range(2):
         columns.add(b"x", None, None, None, None)
-    payload = bytearray(encode_records(columns, Marks(7)))
+    payload = bytearray(encode_records(columns, StreamMarks(7)))
     struct.pack_into("<q", payload, 16, 2**63 - 2)
     refused_both_ways(bytes(payload))

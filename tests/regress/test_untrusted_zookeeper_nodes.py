@@ -1,4 +1,4 @@
-"""Nodes of ZooKeeper that no process of ours makes are damage, whatever they look like."""
+"""ZooKeeper nodes that no process of ours writes are reported as damaged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Golden dialogues with the writer and recovery machines.
 
-Each ``*.txt`` file is a play: lines that start with ``>`` are events, the lines below are
-what the machine answers. A reviewer reads the protocol there. After a deliberate change, run
+Each ``*.txt`` file is a dialogue: lines that start with ``>`` are events, and the lines below are the answer of the
+machine. A reviewer can read the protocol there. After a deliberate change, run
 ``TALLYBOOK_REWRITE=1 pytest tests/scenario`` and read the difference.
 """
 
@@ -16,12 +16,12 @@ import pytest
 from tallybook.client.recovery import machine as recovery
 from tallybook.client.writer import actions as writer
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.rules import WriterRules
+from tallybook.client.writer.policy import WriterPolicy
 from tallybook.core import errors
-from tallybook.core.answers import AddAnswer, FenceAnswer, Withheld
+from tallybook.core.answers import AddAnswer, AddNotSent, FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 
 HERE = Path(__file__).parent
 LEDGER = 7
@@ -48,7 +48,7 @@ class WriterPlay:
         given = options(words)
         quorum = quorum_of(given)
         bookies = [f"bookie-{position}" for position in range(quorum.ensemble)]
-        rules = WriterRules(
+        rules = WriterPolicy(
             add_timeout_s=10,
             away_timeout_s=4,
             lag_limit_bytes=LAG_LIMIT_BYTES,
@@ -99,7 +99,7 @@ class WriterPlay:
 
     def do_refuse(self, words: list[str]) -> list[str]:
         code = getattr(errors, words[2]).wire_code
-        answer = (Withheld if "withheld" in words else AddAnswer)(LEDGER, int(words[1]), 1, code, 5)
+        answer = (AddNotSent if "withheld" in words else AddAnswer)(LEDGER, int(words[1]), 1, code, 5)
         return self.told(*self.machine.refused(int(words[0]), answer, self.now))
 
     def do_resume(self, words: list[str]) -> list[str]:
@@ -205,7 +205,7 @@ class RecoveryPlay:
         return self.machine.stragglers_late(int(words[0]))
 
     def do_spares(self, words: list[str]) -> list[recovery.Action]:
-        return self.machine.spares_found({int(position): bookie for position, bookie in options(words).items()})
+        return self.machine.replacements_found({int(position): bookie for position, bookie in options(words).items()})
 
     def do_end(self, words: list[str]) -> list[recovery.Action]:
         return self.machine.end_read(decode_header(self.batch(*ids(words[0]))))
@@ -215,15 +215,15 @@ class RecoveryPlay:
 
     def line(self, action: recovery.Action) -> str:
         match action:
-            case recovery.Fence():
+            case recovery.FenceMember():
                 return f"fence {action.position}"
-            case recovery.RecoveryRead():
+            case recovery.ReadMember():
                 return f"read {action.entry_id} from {action.position}, fencing"
-            case recovery.RecoveryAdd():
+            case recovery.WriteBack():
                 return f"add {action.entry_id} again to {action.position}, {action.bookie_id}"
             case recovery.AwaitStragglers():
                 return f"wait for stragglers, round {action.round_number}"
-            case recovery.FindSpares():
+            case recovery.FindReplacements():
                 return f"find others for {' '.join(map(str, action.positions))} of {' '.join(action.ensemble)}"
             case recovery.ReadEnd():
                 return f"read the batch of {action.entry_id} for its length"

@@ -1,4 +1,4 @@
-"""An operator ends a ledger after its last good copy, where no recovery can tell its end."""
+"""An operator closes a ledger after its last good copy, when no recovery can determine its end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from contextlib import suppress
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.client.recovery.driver import _Run
+from tallybook.client.recovery.driver import _RecoveryRun
 from tallybook.client.recovery.lossy import LossyRecoveryMachine
 from tallybook.client.recovery.machine import Close
 from tallybook.core.errors import OtherLedger, RecoveryFailed
-from tallybook.metadata.model import change_ensemble, close
+from tallybook.metadata.ledger.model import change_ensemble, close
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
-from .test_repair import metadata_of, repair
+from .parts import repair, restart, written_ledger
+from .test_repair import QUICK, metadata_of
 from .test_repair_open_ledgers import abandoned, replace_disk
 
 
@@ -32,41 +33,41 @@ async def test_a_ledger_with_one_good_copy_is_ended_there_and_gets_its_copies_ba
         await client.recover_ledger(ledger_id)
     found = await client.recover_accepting_loss(ledger_id)
     assert (found.metadata.closed, found.metadata.last_entry_id, found.lost) == (True, 29, True)
-    assert set(found.untold) == {first, second}
-    untold = f"{first} (EntryUnknown), {second} (EntryUnknown) could not tell"
-    assert found.told == [f"any entry after 29 may have been confirmed and is lost then: {untold}"]
+    assert set(found.unknown) == {first, second}
+    unreadable = f"{first} (EntryUnknown), {second} (EntryUnknown) could not tell"
+    assert found.report == [f"any entry after 29 may have been confirmed and is lost then: {unreadable}"]
     assert await read_all(client, ledger_id) == lines(30)
-    async with repair(cluster) as service:
+    async with repair(cluster, QUICK) as service:
         await eventually(lambda: service.auditor.audit.limbo == {first, second}, cluster, 60)
         await eventually(lambda: service.auditor.audit.limbo == frozenset(), cluster, 300)
-    assert cluster.held_by_too_few(await metadata_of(cluster, ledger_id), copies=3) == []
+    assert cluster.under_replicated(await metadata_of(cluster, ledger_id), copies=3) == []
 
 
 @scenario(bookies=3)
-async def test_where_a_recovery_can_tell_the_end_nothing_is_given_up(cluster: MemoryCluster, client: Client) -> None:
+async def test_if_a_recovery_can_determine_the_end_nothing_is_given_up(cluster: MemoryCluster, client: Client) -> None:
     ledger_id = await abandoned(client)
     cluster.die(sorted(cluster.bookies)[0])
     found = await client.recover_accepting_loss(ledger_id)
-    assert (found.metadata.last_entry_id, found.lost, found.told) == (29, False, [])
+    assert (found.metadata.last_entry_id, found.lost, found.report) == (29, False, [])
     again = await client.recover_accepting_loss(ledger_id)
     assert (again.metadata, again.lost) == (found.metadata, False)
 
 
 def before_the_close(patch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
-    """Do something when a recovery that accepts loss has found its end, and has not written it yet."""
-    right = _Run.run
+    """Call something when a recovery that accepts loss has chosen the end but not written it yet."""
+    right = _RecoveryRun.run
 
-    async def run(self: _Run) -> Close:
+    async def run(self: _RecoveryRun) -> Close:
         end = await right(self)
         if isinstance(self._machine, LossyRecoveryMachine):
             await act()
         return end
 
-    patch.setattr(_Run, "run", run)
+    patch.setattr(_RecoveryRun, "run", run)
 
 
 @scenario(bookies=3)
-async def test_where_another_recovery_closes_the_ledger_whole_first_no_loss_is_told(
+async def test_if_another_recovery_closes_the_ledger_completely_first_no_loss_is_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id = await abandoned(client)
@@ -76,23 +77,21 @@ async def test_where_another_recovery_closes_the_ledger_whole_first_no_loss_is_t
 
     async def others_recover() -> None:
         for name in away:
-            cluster.bookies[name].restart()
-            await cluster.register(name)
+            await restart(cluster, name)
         async with cluster.client(SMALL) as other:
             assert (await other.recover_ledger(ledger_id)).last_entry_id == 29
 
     with pytest.MonkeyPatch.context() as patch:
         before_the_close(patch, others_recover)
         found = await client.recover_accepting_loss(ledger_id, lost=away)
-    assert (found.metadata.last_entry_id, found.lost, found.told) == (29, False, [])
+    assert (found.metadata.last_entry_id, found.lost, found.report) == (29, False, [])
 
 
 @scenario(bookies=3)
-async def test_where_another_client_gave_up_confirmed_entries_first_these_are_told_and_no_others(
+async def test_if_another_client_gave_up_confirmed_entries_first_exactly_these_are_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(30))
+    ledger = await written_ledger(client, 30)
     await cluster.world.clock.sleep(5)  # by then the bookies know what is confirmed
     ledger.abandon()
     ledger_id = ledger.id
@@ -106,7 +105,7 @@ async def test_where_another_client_gave_up_confirmed_entries_first_these_are_to
         before_the_close(patch, closes_below)
         found = await client.recover_accepting_loss(ledger_id)
     assert (found.metadata.last_entry_id, found.lost) == (19, True)
-    assert found.told == ["entries 20 to 29 were confirmed and are lost"]
+    assert found.report == ["entries 20 to 29 were confirmed and are lost"]
 
 
 @scenario(bookies=3)
@@ -123,7 +122,7 @@ async def test_confirmed_entries_of_which_no_copy_is_left_are_named(cluster: Mem
     cluster.bookies[third].drop(ledger.id, 20)
     found = await client.recover_accepting_loss(ledger.id)
     assert found.metadata.last_entry_id == 19
-    assert found.told[0] == "entries 20 to 29 were confirmed and are lost"
+    assert found.report[0] == "entries 20 to 29 were confirmed and are lost"
     assert await read_all(client, ledger.id) == lines(20)
 
 
@@ -152,8 +151,7 @@ async def test_the_one_bookie_that_holds_a_ledger_may_restart_and_costs_it_nothi
         assert not (await metadata_of(cluster, held)).closed
     found = await client.recover_accepting_loss(given_up, lost=[holder])
     assert (found.metadata.last_entry_id, found.lost) == (-1, True)
-    cluster.bookies[holder].restart()
-    await cluster.register(holder)
+    await restart(cluster, holder)
     found = await client.recover_accepting_loss(held)
     assert found.metadata.last_entry_id == 29
     assert await read_all(client, held) == lines(30)
@@ -166,8 +164,7 @@ def test_a_ledger_of_whose_bookies_too_many_hold_another_one_ends_after_what_the
     @scenario(bookies=copies)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         others = copies - 1
-        earlier = await client.create_ledger(ensemble=others, write_quorum=others, ack_quorum=others)
-        await earlier.append_many(lines(30))
+        earlier = await written_ledger(client, 30, ensemble=others, write_quorum=others, ack_quorum=others)
         earlier.abandon()
         # The metadata go back to a copy from before it, and its id is handed out again.
         del cluster.metadata.ledgers[earlier.id]
@@ -179,7 +176,7 @@ def test_a_ledger_of_whose_bookies_too_many_hold_another_one_ends_after_what_the
             await client.recover_ledger(later.id)
         found = await client.recover_accepting_loss(later.id)
         assert (found.metadata.closed, found.metadata.last_entry_id, found.lost) == (True, 9, True)
-        assert set(found.untold) == set(earlier.metadata.last_fragment.bookies)
+        assert set(found.unknown) == set(earlier.metadata.last_fragment.bookies)
         assert await read_all(client, later.id) == lines(10)
 
     play()
@@ -202,7 +199,7 @@ async def test_a_ledger_whose_last_fragment_is_empty_ends_after_the_last_good_co
     with pytest.raises(RecoveryFailed):
         await client.recover_ledger(ledger.id)
     found = await client.recover_accepting_loss(ledger.id)
-    assert found.told == ["entries 20 to 29 were confirmed and are lost"]
+    assert found.report == ["entries 20 to 29 were confirmed and are lost"]
     assert [fragment.bookies for fragment in found.metadata.fragments] == [members]
     assert await read_all(client, ledger.id) == lines(20)
 
@@ -211,8 +208,7 @@ async def test_a_ledger_whose_last_fragment_is_empty_ends_after_the_last_good_co
 async def test_a_bookie_of_an_older_fragment_that_restarts_costs_no_confirmed_entry(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(30))
+    ledger = await written_ledger(client, 30)
     await cluster.world.clock.sleep(5)
     members = ledger.metadata.last_fragment.bookies
     others = tuple(name for name in sorted(cluster.bookies) if name not in members)
@@ -227,65 +223,48 @@ async def test_a_bookie_of_an_older_fragment_that_restarts_costs_no_confirmed_en
     with pytest.raises(RecoveryFailed, match=f"{holder}.*name them as lost"):
         await client.recover_accepting_loss(ledger.id)
     assert not (await metadata_of(cluster, ledger.id)).closed
-    cluster.bookies[holder].restart()
-    await cluster.register(holder)
+    await restart(cluster, holder)
     found = await client.recover_accepting_loss(ledger.id)
     assert found.metadata.last_entry_id == 29
     assert await read_all(client, ledger.id) == lines(30)
 
 
-async def check_restart_at(cluster: MemoryCluster, client: Client, request: str, count: int) -> None:
-    """The one bookie that holds a ledger restarts when it gets this request for the ``count``-th time."""
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(30))
-    await cluster.world.clock.sleep(5)
-    ledger.abandon()
-    first, second, third = sorted(cluster.bookies)
-    for name in (first, second):
-        await replace_disk(cluster, name, ledger.id + 1)
-    holder, requests = cluster.bookies[third], []
-
-    async def restarts(got: str, _ledger_id: int) -> None:
-        requests.append(got)
-        if requests.count(request) == count:
-            cluster.die(third)
-
-    holder.gate = restarts
-    with pytest.raises(RecoveryFailed):
-        await client.recover_accepting_loss(ledger.id)
-    assert requests.count(request) == count
-    assert not (await metadata_of(cluster, ledger.id)).closed
-    holder.gate = None
-    holder.restart()
-    await cluster.register(third)
-    found = await client.recover_accepting_loss(ledger.id)
-    assert (found.metadata.last_entry_id, found.lost) == (29, True)
-    assert await read_all(client, ledger.id) == lines(30)
-
-
-@scenario(bookies=3)
-async def test_a_bookie_that_restarts_while_the_end_is_read_loses_nothing_of_what_it_holds(
-    cluster: MemoryCluster, client: Client
+@pytest.mark.parametrize(("request_", "count"), [("read_batches", 1), ("fence", 2), ("recovery_read", 1)])
+def test_the_only_bookie_left_that_restarts_at_any_step_loses_nothing_of_what_it_holds(
+    request_: str, count: int
 ) -> None:
-    await check_restart_at(cluster, client, "read_batches", 1)
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await written_ledger(client, 30)
+        await cluster.world.clock.sleep(5)
+        ledger.abandon()
+        first, second, third = sorted(cluster.bookies)
+        for name in (first, second):
+            await replace_disk(cluster, name, ledger.id + 1)
+        holder, requests = cluster.bookies[third], []
 
+        async def restarts(got: str, _ledger_id: int) -> None:
+            requests.append(got)
+            if requests.count(request_) == count:
+                cluster.die(third)
 
-@scenario(bookies=3)
-async def test_a_bookie_that_restarts_after_the_ordinary_recovery_loses_nothing_of_what_it_holds(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    await check_restart_at(cluster, client, "fence", 2)
+        holder.gate = restarts
+        with pytest.raises(RecoveryFailed):
+            await client.recover_accepting_loss(ledger.id)
+        assert requests.count(request_) == count
+        assert not (await metadata_of(cluster, ledger.id)).closed
+        holder.gate = None
+        holder.restart()
+        await cluster.register(third)
+        found = await client.recover_accepting_loss(ledger.id)
+        assert (found.metadata.last_entry_id, found.lost) == (29, True)
+        assert await read_all(client, ledger.id) == lines(30)
 
-
-@scenario(bookies=3)
-async def test_a_bookie_that_restarts_after_its_second_fence_loses_nothing_of_what_it_holds(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    await check_restart_at(cluster, client, "recovery_read", 1)
+    play()
 
 
 async def requests_for_an_end(cluster: MemoryCluster, client: Client, entries: int) -> int:
-    """How many requests the one bookie gets that is left with the first of so many confirmed batches."""
+    """Number of requests to the last bookie, which has only the first of so many confirmed batches."""
     ledger = await client.create_ledger()
     for payload in lines(entries):
         await ledger.append(payload)
@@ -304,12 +283,12 @@ async def requests_for_an_end(cluster: MemoryCluster, client: Client, entries: i
     cluster.bookies[third].gate = counts
     found = await client.recover_accepting_loss(ledger.id)
     assert found.metadata.last_entry_id == 0
-    assert found.told[0] == f"entries 1 to {entries - 1} were confirmed and are lost"
+    assert found.report[0] == f"entries 1 to {entries - 1} were confirmed and are lost"
     return len(requests)
 
 
 @pytest.mark.parametrize("entries", [40, 400])
-def test_an_end_that_lies_far_back_takes_no_more_requests_than_one_that_is_near(entries: int) -> None:
+def test_an_end_far_back_takes_no_more_requests_than_a_near_one(entries: int) -> None:
     @scenario(bookies=3)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         assert await requests_for_an_end(cluster, client, entries) < 20

@@ -1,4 +1,4 @@
-"""What is watched of the archive in a simulated cluster: each thing that must not be is noticed, and nothing else."""
+"""The archive oracle of the simulation: it detects each planted violation, and reports no others."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from tallybook.archive.object_encoder import EncoderOptions
-from tallybook.archive.packing import Batches, Source, read_back, receipts, write_object
-from tallybook.archive.schema import object_key
+from tallybook.archive.encoder import EncoderOptions
+from tallybook.archive.format.schema import object_key
+from tallybook.archive.object_writer import Batches, LedgerSource, read_back, receipts, write_object
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.archived import ArchiveAttempt, begin_archiving, commit_archived, release_copies
 from tallybook.metadata.codec import encode_ledger
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.runtime.deterministic import World, run_once
+from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving, commit_archived, release_copies
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.archivist import Archivist
-from tallybook.sim.bucket import Bucket, BucketFaults
-from tallybook.sim.god import God
-from tallybook.sim.history import History
-from tallybook.sim.marks import Marks
+from tallybook.sim.cluster.bucket import Bucket, BucketFaults
+from tallybook.sim.coverage import CoverageMarks
+from tallybook.sim.deterministic import World, run_once
+from tallybook.sim.oracle.archive_oracle import ArchiveOracle
+from tallybook.sim.oracle.oracle import Oracle
+from tallybook.sim.workload.history import History
 
 PAYLOADS = [b"0/0/.", b"0/1/..", b"0/2/"]
 OBJECT_ID = "00000000-0000-4000-8000-000000000007"
@@ -39,22 +39,22 @@ CLOSED = LedgerMetadata(
 
 
 class Archive:
-    """One closed ledger, whose entries were confirmed, and what the metadata say of it."""
+    """A closed ledger with confirmed entries, and its metadata."""
 
     def __init__(self, world: World) -> None:
-        self.god = God(Marks(), world.note, lambda: 0)
+        self.oracle = Oracle(CoverageMarks(), world.note, lambda: 0)
         history = History()
         for entry_id, payload in enumerate(PAYLOADS):
             history.append("writer", 0, payload).ok(entry_id=entry_id)
         loop = world.loop
-        self.bucket = Bucket(world.rng, BucketFaults(), loop.call_later, world.note, self.god.mark)
-        self.archivist = Archivist(self.god, history, self.bucket)
+        self.bucket = Bucket(world.rng, BucketFaults(), loop.call_later, world.note, self.oracle.mark)
+        self.archivist = ArchiveOracle(self.oracle, history, self.bucket)
         self.metadata: LedgerMetadata | None = None
         self.becomes(CLOSED)
 
     def becomes(self, after: LedgerMetadata | None) -> None:
         before, self.metadata = self.metadata, after
-        self.god.changed(0, before, after)
+        self.oracle.changed(0, before, after)
         self.archivist.changed(before, after)
 
     def announce(self) -> None:
@@ -62,27 +62,27 @@ class Archive:
         self.becomes(begin_archiving(self.metadata, attempt, from_object=None, ttl_ms=1000))
 
     async def write(self, payloads: list[bytes] = PAYLOADS) -> LedgerMetadata:
-        """Put an object into the bucket; the metadata that a commit of it would leave."""
+        """Put an object into the bucket; return the metadata after its commit."""
 
         async def batches():
             batch = encode_batch(0, 0, payloads, lac=-1, ledger_length=sum(map(len, payloads)), written_at_us=0)
             found: Batches = [(decode_header(batch), batch)]
             yield found
 
-        source = Source(0, encode_ledger(CLOSED), batches)
+        source = LedgerSource(0, encode_ledger(CLOSED), batches)
         store, workers = self.bucket.store, InlineWorkers()
         encoded = await write_object(
             store, workers, [source], object_id=OBJECT_ID, key=KEY, created_at_ms=0, options=EncoderOptions()
         )
         found = await read_back(store, workers, KEY, encoded)
         receipt = receipts(encoded, found, KEY, 0)[0]
-        # Whatever is in the object: the metadata take no receipt of anything but a whole ledger.
+        # For any object: the metadata accept receipts of whole ledgers only.
         whole = replace(receipt, entries=len(PAYLOADS), payload_bytes=CLOSED.length)
         return commit_archived(self.metadata, whole)
 
     @property
     def found(self) -> list[str]:
-        return [invariant for invariant, _ in self.god.violations]
+        return [invariant for invariant, _ in self.oracle.violations]
 
 
 def archive(play: Callable[[Archive], Awaitable[None]]) -> Callable[[], None]:
@@ -102,7 +102,7 @@ async def test_a_ledger_on_its_way_to_the_archive_and_out_of_it_breaks_nothing(s
     stage.announce()
     stage.becomes(await stage.write())
     stage.becomes(release_copies(stage.metadata, OBJECT_ID))
-    assert stage.god.gone("b0", 0)
+    assert stage.oracle.check_gone("b0", 0)
     stage.becomes(None)
     await stage.bucket.store.delete(KEY)
     stage.archivist.removed(KEY)
@@ -110,7 +110,7 @@ async def test_a_ledger_on_its_way_to_the_archive_and_out_of_it_breaks_nothing(s
 
 
 @archive
-async def test_a_receipt_of_an_object_that_is_not_there_is_noticed(stage: Archive) -> None:
+async def test_a_receipt_of_an_object_that_is_not_there_is_detected(stage: Archive) -> None:
     stage.announce()
     committed = await stage.write()
     await stage.bucket.store.delete(KEY)
@@ -121,7 +121,7 @@ async def test_a_receipt_of_an_object_that_is_not_there_is_noticed(stage: Archiv
 @pytest.mark.parametrize(
     "torn", [lambda data: data[:-1], lambda data: data[:8] + b"?" + data[9:]], ids=["shorter", "changed"]
 )
-def test_a_receipt_of_an_object_with_other_bytes_is_noticed(torn: Callable[[bytes], bytes]) -> None:
+def test_a_receipt_of_an_object_with_other_bytes_is_detected(torn: Callable[[bytes], bytes]) -> None:
     @archive
     async def play(stage: Archive) -> None:
         stage.announce()
@@ -138,7 +138,7 @@ def test_a_receipt_of_an_object_with_other_bytes_is_noticed(torn: Callable[[byte
     [PAYLOADS[:2], [*PAYLOADS, b"0/3/"], [b"0/0/.", b"0/2/..", b"0/1/"], [b"0/0/", b"0/1/..", b"0/2/"]],
     ids=["too few", "too many", "in another order", "shorter"],
 )
-def test_an_object_with_other_entries_than_were_confirmed_is_noticed(payloads: list[bytes]) -> None:
+def test_an_object_with_other_entries_than_were_confirmed_is_detected(payloads: list[bytes]) -> None:
     @archive
     async def play(stage: Archive) -> None:
         stage.announce()
@@ -149,7 +149,7 @@ def test_an_object_with_other_entries_than_were_confirmed_is_noticed(payloads: l
 
 
 @archive
-async def test_copies_that_are_released_when_the_archive_has_other_bytes_are_noticed(stage: Archive) -> None:
+async def test_copies_that_are_released_when_the_archive_has_other_bytes_are_detected(stage: Archive) -> None:
     stage.announce()
     committed = await stage.write()
     stage.becomes(committed)
@@ -160,7 +160,7 @@ async def test_copies_that_are_released_when_the_archive_has_other_bytes_are_not
 
 
 @archive
-async def test_copies_that_are_needed_again_are_noticed(stage: Archive) -> None:
+async def test_copies_that_are_needed_again_are_detected(stage: Archive) -> None:
     stage.announce()
     stage.becomes(await stage.write())
     stage.becomes(release_copies(stage.metadata, OBJECT_ID))
@@ -169,9 +169,9 @@ async def test_copies_that_are_needed_again_are_noticed(stage: Archive) -> None:
 
 
 @archive
-async def test_an_object_that_goes_while_a_ledger_is_in_it_or_on_its_way_into_it_is_noticed(stage: Archive) -> None:
+async def test_an_object_that_goes_while_a_ledger_is_in_it_or_on_its_way_into_it_is_detected(stage: Archive) -> None:
     stage.archivist.removed(KEY)
-    assert stage.found == [], "it belongs to nobody yet"
+    assert stage.found == [], "no ledger is in it yet"
     stage.announce()
     stage.archivist.removed(KEY)
     assert stage.found == ["I17"]
@@ -181,8 +181,8 @@ async def test_an_object_that_goes_while_a_ledger_is_in_it_or_on_its_way_into_it
 
 
 @archive
-async def test_a_bookie_that_drops_what_is_archived_and_not_released_is_noticed(stage: Archive) -> None:
+async def test_a_bookie_that_drops_an_archived_ledger_before_its_release_is_detected(stage: Archive) -> None:
     stage.announce()
     stage.becomes(await stage.write())
-    assert not stage.god.gone("b0", 0)
+    assert not stage.oracle.check_gone("b0", 0)
     assert stage.found == ["I16"]

@@ -1,4 +1,4 @@
-"""Bookies that take smaller batches than clients would send: writers keep to what their bookies say."""
+"""Bookies with smaller batch limits than clients are configured for: writers keep to the limits of the bookies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import EntryTooLarge, Outcome
 from tallybook.core.limits import MAX_BATCH_BYTES
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.memory_bookie import MemoryBookie
-from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import eventually, lines, scenario
+
+from .parts import written_ledger
 
 LIMIT = 400
 """Less than the 1,024 bytes that the client of a scenario makes of a batch."""
@@ -28,24 +30,12 @@ def limit_all(cluster: MemoryCluster, limit: int = LIMIT) -> None:
         bookie.max_batch_bytes = limit
 
 
-@scenario(bookies=4)
-async def test_a_writer_makes_no_larger_batches_than_its_bookies_take(cluster: MemoryCluster, client: Client) -> None:
-    limit_all(cluster)
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(200))
-    assert len(ledger.metadata.fragments) == 1, "no bookie was taken to have failed"
-    for name in ledger.metadata.last_fragment.bookies:
-        assert max(sizes(cluster.bookies[name], ledger.id)) <= LIMIT
-    assert await read_all(client, ledger.id) == lines(200)
-
-
 @scenario()
 async def test_the_smallest_bookie_of_the_ensemble_counts(cluster: MemoryCluster, client: Client) -> None:
     cluster.bookies["bookie-1"].max_batch_bytes = LIMIT
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(200))
+    ledger = await written_ledger(client, 200)
     await ledger.close()
-    assert cluster.held_by_too_few(ledger.metadata, copies=3) == []
+    assert cluster.under_replicated(ledger.metadata, copies=3) == []
 
 
 @scenario()
@@ -95,9 +85,7 @@ async def test_an_entry_that_came_before_its_bookies_had_said_what_they_take_end
 
 
 @scenario(bookies=4)
-async def test_a_bookie_that_is_too_small_for_what_is_in_flight_does_not_join(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_bookie_too_small_for_batches_in_flight_does_not_join(cluster: MemoryCluster, client: Client) -> None:
     ledger = await client.create_ledger()
     await ledger.append(b"first")
     members = ledger.metadata.last_fragment.bookies
@@ -118,7 +106,7 @@ async def test_a_bookie_that_is_too_small_for_what_is_in_flight_does_not_join(
     await eventually(lambda: bool(sizes(spare, ledger.id)), cluster)
     await ledger.close()
     assert max(sizes(spare, ledger.id)) <= LIMIT
-    assert cluster.held_by_too_few(ledger.metadata) == []
+    assert cluster.under_replicated(ledger.metadata) == []
 
 
 @scenario()
@@ -140,7 +128,7 @@ async def test_a_bookie_that_comes_back_smaller_misses_what_it_cannot_take_and_g
     assert len(metadata.fragments) == 1
     assert [(each.bookie_id, each.first_entry_id) for each in metadata.missed] == [("bookie-1", 1)]
     assert max(sizes(smaller, ledger.id)) <= LIMIT
-    assert cluster.held_by_too_few(metadata) == []
+    assert cluster.under_replicated(metadata) == []
 
 
 @scenario(bookies=5)

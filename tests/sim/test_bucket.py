@@ -1,4 +1,4 @@
-"""The object store of a simulated cluster: what lands, what does not, and what its users hear of it."""
+"""The simulated object store: which requests take effect, and what clients learn of them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import pytest
 
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.core.errors import ArchiveBusy, ArchiveUnavailable, Outcome, TallybookError
-from tallybook.runtime.deterministic import SimNet, World, run_once
-from tallybook.sim.bucket import FOREIGN_KEY, LATEST_SECONDS, PAGE_OBJECTS, TIMEOUT_SECONDS, Bucket, BucketFaults
-from tallybook.sim.god import God
-from tallybook.sim.marks import Marks
-from tallybook.sim.metadata import MetadataFaults, SimMetadata
-from tallybook.sim.process import SimProcess, Surroundings
+from tallybook.sim.cluster.bucket import FOREIGN_KEY, LATEST_SECONDS, TIMEOUT_SECONDS, Bucket, BucketFaults
+from tallybook.sim.cluster.metadata import MetadataFaults, SimMetadata
+from tallybook.sim.cluster.process import SimEnvironment, SimProcess
+from tallybook.sim.coverage import CoverageMarks
+from tallybook.sim.deterministic import SimNet, World, run_once
+from tallybook.sim.oracle.oracle import Oracle
 
 KEY = "ledgers/1"
 
 
 class Small:
-    """A bucket, one process, and nothing that goes wrong by itself."""
+    """A bucket and one process, without random faults."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.marks = Marks()
-        god = God(self.marks, world.note, lambda: 0)
+        self.marks = CoverageMarks()
+        oracle = Oracle(self.marks, world.note, lambda: 0)
         metadata = SimMetadata(world.rng, MetadataFaults(), session_seconds=2.0, timeout_seconds=1.0)
         self.bucket = Bucket(world.rng, BucketFaults(), metadata.later, world.note, self.marks)
-        self.around = Surroundings(SimNet(world.rng.fork("net")), metadata, god, world.rng, 3.0, world.note)
+        self.around = SimEnvironment(SimNet(world.rng.fork("net")), metadata, oracle, world.rng, 3.0, world.note)
         self.process = SimProcess("client", self.around, world.clock, world.rng.fork("client"))
-        self.store: ObjectStore = self.bucket.door(self.process)
+        self.store: ObjectStore = self.bucket.client_store(self.process)
 
     def keys(self) -> list[str]:
         return [found.key for found in self.bucket.objects() if found.key != FOREIGN_KEY]
@@ -40,7 +40,7 @@ class Small:
         await upload.finish()
 
     def in_the_process(self, work: Awaitable[None]) -> list[TallybookError]:
-        """Begin something in the process; the error it ends with appears in the list."""
+        """Start work in the process; its error is added to the list."""
         failed: list[TallybookError] = []
 
         async def run() -> None:
@@ -70,20 +70,7 @@ def small(play: Callable[[Small], Awaitable[None]]) -> Callable[[], None]:
 
 
 @small
-async def test_what_was_written_is_there_and_listed_page_by_page(stage: Small) -> None:
-    names = [f"ledgers/{number}" for number in range(2 * PAGE_OBJECTS)]
-    for name in names:
-        await stage.store.put(name, name.encode())
-    pages = [[found.key for found in page] async for page in stage.store.list("ledgers/")]
-    assert [len(page) for page in pages] == [PAGE_OBJECTS, PAGE_OBJECTS]
-    assert [name for page in pages for name in page] == names
-    assert await stage.store.read(names[3], 0, 5) == b"ledge"
-    assert stage.bucket.peek(names[3]) == names[3].encode()
-    assert stage.bucket.peek("nothing") is None
-
-
-@small
-async def test_what_was_sent_lands_though_its_sender_is_dead(stage: Small) -> None:
+async def test_a_sent_request_lands_although_its_sender_is_dead(stage: Small) -> None:
     upload = stage.store.upload(KEY)
     await upload.write(b"data")
     stage.bucket.on_request = lambda _who, _name: stage.world.loop.call_later(0, stage.process.kill)
@@ -94,7 +81,7 @@ async def test_what_was_sent_lands_though_its_sender_is_dead(stage: Small) -> No
 
 
 @small
-async def test_an_upload_of_who_died_before_its_end_stays_unfinished(stage: Small) -> None:
+async def test_an_upload_of_a_process_that_died_stays_unfinished(stage: Small) -> None:
     upload = stage.store.upload(KEY)
     await upload.write(b"data")
     stage.process.kill()
@@ -102,7 +89,7 @@ async def test_an_upload_of_who_died_before_its_end_stays_unfinished(stage: Smal
 
 
 @small
-async def test_a_request_that_is_late_lands_after_nobody_waits_for_it(stage: Small) -> None:
+async def test_a_late_request_lands_after_its_sender_has_timed_out(stage: Small) -> None:
     upload = stage.store.upload(KEY)
     await upload.write(b"data")
     stage.bucket.faults.late = 1.0
@@ -126,11 +113,11 @@ async def test_nothing_reaches_a_store_that_is_away_until_it_is_healed(stage: Sm
 
 
 @small
-async def test_a_storm_refuses_everybody_and_passes(stage: Small) -> None:
+async def test_a_storm_refuses_all_requests_and_passes(stage: Small) -> None:
     stage.bucket.storm()
     with pytest.raises(ArchiveBusy):
         await stage.store.put(KEY, b"data")
-    assert stage.store.patience.stats["put_busy"] > 1, "it was asked again and again"
+    assert stage.store.retries.stats["put_busy"] > 1, "it was asked again and again"
     await stage.store.put(KEY, b"data")
     assert stage.keys() == [KEY]
 
@@ -149,7 +136,7 @@ async def test_a_store_that_tears_uploads_says_that_all_is_well(stage: Small) ->
 
 
 @small
-async def test_whoever_knows_it_all_hears_of_each_object_that_goes(stage: Small) -> None:
+async def test_the_oracle_is_notified_of_each_removed_object(stage: Small) -> None:
     gone: list[str] = []
     stage.bucket.on_removed = gone.append
     await stage.upload()

@@ -1,37 +1,37 @@
-"""The audit of a chaos run, on bookies that are made to lose what they promised."""
+"""The audit of a chaos run, with bookies that lose what they promised."""
 
 from __future__ import annotations
 
-from tallybook.bench.payloads import LEAST_BYTES, Payloads
+from tallybook.bench.loads.payloads import MIN_BYTES, Payloads
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
-from tallybook.sim.chaos.audit import Auditor, close_all, count_copies, keep_promises, look_at_lacs, read_all
-from tallybook.sim.chaos.records import Promises
+from tallybook.sim.chaos.audit import AuditClient, check_lacs, close_all, count_copies, keep_promises, read_all
+from tallybook.sim.chaos.records import BookiePromises
 from tallybook.sim.chaos.watched import WatchedConnections
-from tallybook.sim.history import History, check
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, scenario
+from tallybook.sim.workload.history import History, check
 
 ENTRIES = 40
 
 
 class Audit:
-    """An audit of one ledger that was written and fenced through watched connections."""
+    """Audit one ledger that was written and fenced through watched connections."""
 
     def __init__(self, cluster: MemoryCluster, client: Client) -> None:
         inside = client.world
-        self.promises, self.history, self.payloads = Promises(), History(), Payloads()
+        self.promises, self.history, self.payloads = BookiePromises(), History(), Payloads()
         self.found: set[str] = set()
         watched = WatchedConnections(inside.connections, self.promises.note)
         self.world = ClientWorld(inside.store, inside.membership, watched, inside.clock, inside.rng)
-        self.auditor = Auditor("auditor", Client(self.world, SMALL), self.world)
+        self.auditor = AuditClient("auditor", Client(self.world, SMALL), self.world)
         self.cluster = cluster
 
     async def write(self, *, ack_quorum: int = 2) -> tuple[str, ...]:
-        """One ledger, left open; the bookies that hold it."""
+        """Write one ledger and leave it open; return its bookies."""
         writer = await self.auditor.client.create_ledger(ack_quorum=ack_quorum)
         for number in range(ENTRIES):
-            append = self.history.append("writer", writer.id, self.payloads.of(writer.id, number, LEAST_BYTES))
+            append = self.history.append("writer", writer.id, self.payloads.of(writer.id, number, MIN_BYTES))
             append.ok(entry_id=await writer.append(append.payload))
         await self.cluster.world.clock.sleep(1)
         writer.abandon()
@@ -41,11 +41,11 @@ class Audit:
         return await close_all(self.auditor, self.history, self.world.clock, 10, self.wrong)
 
     async def look(self, known: list[int]) -> set[str]:
-        """The invariants that do not hold."""
+        """The violated invariants."""
         await read_all(self.auditor, known, self.history, self.payloads, self.wrong)
         await count_copies(self.auditor, known, self.wrong)
         await keep_promises(self.auditor, self.promises, self.wrong)
-        await look_at_lacs(self.auditor, known, self.history, self.promises, self.wrong)
+        await check_lacs(self.auditor, known, self.history, self.promises, self.wrong)
         return self.found | {violation.invariant for violation in check(self.history)}
 
     def wrong(self, invariant: str, _ledger_id: int, _detail: str) -> None:
@@ -106,11 +106,11 @@ async def test_a_ledger_that_cannot_be_closed_is_found(cluster: MemoryCluster, c
 
 
 @scenario()
-async def test_a_ledger_that_vanished_is_found_though_nobody_read_it(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_ledger_that_vanished_is_found_without_a_reader(cluster: MemoryCluster, client: Client) -> None:
     audit = Audit(cluster, client)
     await audit.write()
     gone = 4711
-    audit.history.append("writer", gone, audit.payloads.of(gone, 0, LEAST_BYTES)).ok(entry_id=0)
+    audit.history.append("writer", gone, audit.payloads.of(gone, 0, MIN_BYTES)).ok(entry_id=0)
     known = await audit.close()
     assert gone not in known
     assert await audit.look(known) == {"I1"}
@@ -148,5 +148,5 @@ async def test_an_entry_shown_as_confirmed_that_was_then_cut_off_is_found(
         audit.promises.note("acked", bookie_id, 0, ENTRIES, 1)
     known = await audit.close()
     audit.history.reading("reader", known[0]).lac(ENTRIES)
-    await look_at_lacs(audit.auditor, known, audit.history, audit.promises, audit.wrong)
+    await check_lacs(audit.auditor, known, audit.history, audit.promises, audit.wrong)
     assert audit.found == {"I6"}

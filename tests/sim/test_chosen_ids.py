@@ -1,4 +1,4 @@
-"""Ledgers whose entry ids the caller chooses."""
+"""Ledgers with entry ids chosen by the caller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_c18_a_ledger_that_was_appended_to_takes_no_chosen_ids(cluster: Me
     adopted = await client.adopt_ledger((await client.create_unowned_ledger()).ledger_id, deferred_sync=True)
     entries = adopted.with_chosen_ids()
     assert await entries.append(0, b"zero") == 0
-    with pytest.raises(InvalidArgument, match="given ids already"):
+    with pytest.raises(InvalidArgument, match="appended already"):
         adopted.with_chosen_ids()
     assert adopted.last_add_confirmed == -1
     assert await adopted.force() == 0
@@ -50,7 +50,7 @@ async def test_the_highest_id_is_refused_since_no_entry_could_follow_it(cluster:
 
 
 @scenario()
-async def test_c18_a_gap_holds_up_what_is_above_it(cluster: MemoryCluster, client: Client) -> None:
+async def test_c18_a_gap_holds_up_entries_above_it(cluster: MemoryCluster, client: Client) -> None:
     entries = (await client.create_ledger()).with_chosen_ids()
     assert await entries.append(0, b"zero") == 0
     above = [asyncio.ensure_future(entries.append(entry_id, b"above")) for entry_id in (2, 3)]
@@ -80,7 +80,7 @@ async def test_c18_a_repeated_id_is_an_error_and_the_first_bytes_stay(cluster: M
 
 
 @scenario()
-async def test_what_waits_for_lower_ids_leaves_room_for_them(cluster: MemoryCluster, client: Client) -> None:
+async def test_entries_that_wait_for_lower_ids_leave_space_for_them(cluster: MemoryCluster, client: Client) -> None:
     entries = (await client.create_ledger()).with_chosen_ids()
     large = bytes(8 * 1024)
     many = [asyncio.ensure_future(entries.append(entry_id, large)) for entry_id in range(1, 20)]
@@ -111,7 +111,7 @@ async def test_a_close_refuses_what_waits_above_a_gap(cluster: MemoryCluster, cl
 
 
 @scenario()
-async def test_who_gives_up_waiting_for_lower_ids_takes_nothing_back(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_cancelled_wait_for_lower_ids_takes_nothing_back(cluster: MemoryCluster, client: Client) -> None:
     entries = (await client.create_ledger()).with_chosen_ids()
     above = asyncio.ensure_future(entries.append(1, b"one"))
     await asyncio.sleep(0)
@@ -158,7 +158,9 @@ async def test_leaving_the_block_with_an_error_leaves_the_ledger_open(cluster: M
 
 
 @scenario()
-async def test_what_waits_for_lower_ids_hears_of_the_end_of_the_handle(cluster: MemoryCluster, client: Client) -> None:
+async def test_appends_that_wait_for_lower_ids_fail_at_the_end_of_the_handle(
+    cluster: MemoryCluster, client: Client
+) -> None:
     entries = (await client.create_ledger()).with_chosen_ids()
     await entries.append(0, b"zero")
     above = asyncio.ensure_future(entries.append(5, b"above"))
@@ -170,7 +172,7 @@ async def test_what_waits_for_lower_ids_hears_of_the_end_of_the_handle(cluster: 
     with pytest.raises(LedgerFenced) as caught:
         await above
     assert caught.value.outcome is Outcome.NOT_DONE
-    assert client._budget.taken_bytes == 0
+    assert client.pending_bytes == 0
 
 
 @scenario()
@@ -184,7 +186,7 @@ async def test_what_waits_for_lower_ids_ends_with_its_client(cluster: MemoryClus
 
 
 @scenario()
-async def test_two_ledgers_that_wait_for_lower_ids_leave_room_for_each_other(
+async def test_two_ledgers_that_wait_for_lower_ids_leave_space_for_each_other(
     cluster: MemoryCluster, client: Client
 ) -> None:
     both = [(await client.create_ledger()).with_chosen_ids() for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Feeding lines to a stream and printing its records, on virtual time: budgets, failures, and what is told of them."""
+"""The CLI writes lines to a stream and prints its records, in virtual time: budgets, failures and reports."""
 
 import asyncio
 import os
@@ -7,24 +7,26 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from tallybook.cli.feeding import Feeding
-from tallybook.cli.reading import Output
-from tallybook.cli.stream_appending import StreamFeeder, let_go
-from tallybook.cli.stream_reading import Gaps, copy_records, records_as_lines
+from tallybook.cli.lines.feed import LineFeeder
+from tallybook.cli.lines.ledger_read import Output
+from tallybook.cli.lines.stream_append import StreamFeeder, release_stream_writer
+from tallybook.cli.lines.stream_read import GapReporter, copy_records, records_as_lines
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import EntryTooLarge, NoSuchStream, StreamFenced
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually, lines, scenario
 from tallybook.stream import Position, Start, StreamStore
 
-# A budget that one piece of input exceeds, so that feeding has to wait for room.
+from .parts import one_stream
+
+# A budget that one piece of input exceeds, so that feeding has to wait for space.
 TIGHT = ClientSettings(max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=16 * 1024, add_timeout_ms=2000)
 
 
 class Watch:
-    """Remembers what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -37,7 +39,7 @@ class Watch:
 
 
 async def silent(*pieces: list[bytes]):
-    """Some input, and then nothing, for ever."""
+    """Some input without an end."""
     for piece in pieces:
         yield piece
     await asyncio.Event().wait()
@@ -50,13 +52,14 @@ async def whole(pieces: list[list[bytes]]):
 
 
 @asynccontextmanager
-async def writing(cluster: MemoryCluster, client: Client) -> AsyncIterator[tuple[StreamStore, Callable[[], Feeding]]]:
-    """A store with a stream called s, and what makes a feeder of it."""
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+async def writing(
+    cluster: MemoryCluster, client: Client
+) -> AsyncIterator[tuple[StreamStore, Callable[[], LineFeeder]]]:
+    """A stream store with a stream ``s``, and a factory of feeders."""
+    async with one_stream(client) as streams:
         writer = await streams.writer("s")
         yield streams, lambda **options: StreamFeeder(writer, cluster.world.clock, Watch(), **options)
-        await let_go(writer)
+        await release_stream_writer(writer)
 
 
 async def payloads(streams: StreamStore) -> list[bytes]:
@@ -64,7 +67,7 @@ async def payloads(streams: StreamStore) -> list[bytes]:
 
 
 @scenario()
-async def test_more_than_the_budget_holds_is_fed_in_order_and_every_position_is_told(
+async def test_more_than_the_budget_is_fed_in_order_and_every_position_is_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
     told: list[Position] = []
@@ -73,7 +76,7 @@ async def test_more_than_the_budget_holds_is_fed_in_order_and_every_position_is_
         told.extend(positions)
 
     async with cluster.client(TIGHT) as tight, writing(cluster, tight) as (streams, feeder_with):
-        feeder = feeder_with(told=tell, window_bytes=20_000)
+        feeder = feeder_with(on_confirmed=tell, window_bytes=20_000)
         await feeder.feed(whole([lines(700, start) for start in range(0, 2_800, 700)]))
         assert (feeder.entries, feeder.size_bytes) == (2_800, sum(map(len, lines(2_800))))
         assert feeder.last_position == told[-1]
@@ -83,14 +86,14 @@ async def test_more_than_the_budget_holds_is_fed_in_order_and_every_position_is_
 
 
 @scenario()
-async def test_positions_are_told_while_the_input_is_silent(cluster: MemoryCluster, client: Client) -> None:
+async def test_positions_are_reported_while_the_input_is_silent(cluster: MemoryCluster, client: Client) -> None:
     told: list[Position] = []
 
     async def tell(positions: list[Position]) -> None:
         told.extend(positions)
 
     async with writing(cluster, client) as (_, feeder_with):
-        feeding = asyncio.ensure_future(feeder_with(told=tell).feed(silent([b"a", b"b"])))
+        feeding = asyncio.ensure_future(feeder_with(on_confirmed=tell).feed(silent([b"a", b"b"])))
         await eventually(lambda: len(told) == 2, cluster, 5)
         feeding.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -98,9 +101,7 @@ async def test_positions_are_told_while_the_input_is_silent(cluster: MemoryClust
 
 
 @scenario()
-async def test_a_feeder_that_is_taken_over_from_hears_of_it_though_no_line_comes(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_feeder_notices_a_takeover_without_further_lines(cluster: MemoryCluster, client: Client) -> None:
     async with cluster.client() as other, StreamStore(other) as others, writing(cluster, client) as (_, feeder_with):
         taken = asyncio.Event()
 
@@ -133,7 +134,7 @@ async def test_a_line_too_long_ends_it_and_those_before_it_are_counted(cluster: 
 
 
 @scenario()
-async def test_cancelled_while_bookies_are_away_it_counts_what_is_confirmed_and_soon_ends(
+async def test_cancelled_while_bookies_are_down_it_counts_confirmed_records_and_soon_ends(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with writing(cluster, client) as (_, feeder_with):
@@ -159,15 +160,15 @@ async def test_cancelled_while_bookies_are_away_it_counts_what_is_confirmed_and_
 
 
 @scenario()
-async def test_what_was_read_is_printed_before_an_error(cluster: MemoryCluster, client: Client) -> None:
+async def test_records_that_were_read_are_printed_before_an_error(cluster: MemoryCluster, client: Client) -> None:
     reading, out = os.pipe()
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(10))
         output = Output(records_as_lines, out, InlineWorkers())
         pieces = streams.reader("s", start=Start.sequence(4)).batches()
-        copying = asyncio.ensure_future(copy_records(pieces, output, Gaps("s", as_json=False), cluster.world.clock))
+        gaps = GapReporter("s", as_json=False)
+        copying = asyncio.ensure_future(copy_records(pieces, output, gaps, cluster.world.clock))
         await cluster.world.clock.sleep(2)
         await streams.delete("s")
         with pytest.raises(NoSuchStream):

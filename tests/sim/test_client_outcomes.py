@@ -1,4 +1,4 @@
-"""What a client says of work that was refused, cut off, or put off: done, not done, or not known."""
+"""What a client reports of refused, cancelled or delayed work: done, not done, or unknown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.metadata.faulty import Fault, FaultyStore, Script
 from tallybook.metadata.store import MetadataStore
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, Script
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+
+from .parts import hold_commits, release_commits, written_ledger
 
 # -- appends --------------------------------------------------------------------------------------
 
@@ -62,18 +64,16 @@ async def test_busy_tells_when_there_should_be_room_again_and_the_client_how_muc
     await cluster.world.clock.sleep(quick / 1000)
     assert 0 < client.pending_bytes < client.max_pending_bytes
     await eventually(lambda: client.pending_bytes == 0, cluster)
-    for bookie in cluster.bookies.values():
-        bookie.hold_commits()
+    hold_commits(cluster)
     pending = ledger.append_nowait(b"held up")
     await cluster.world.clock.sleep(1.5)
-    for bookie in cluster.bookies.values():
-        bookie.release_commits()
+    release_commits(cluster)
     await pending
     assert 1 < quick < filled() <= 1000
 
 
 @scenario()
-async def test_when_a_handle_dies_what_was_sent_is_unknown_and_what_comes_later_is_not_done(
+async def test_when_a_handle_dies_sent_appends_are_unknown_and_later_ones_not_done(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await client.create_ledger()
@@ -93,13 +93,12 @@ async def test_when_a_handle_dies_what_was_sent_is_unknown_and_what_comes_later_
 
 
 @scenario()
-async def test_appends_that_wait_for_room_when_the_handle_dies_were_not_done_unless_some_were_sent(
+async def test_appends_that_wait_for_space_when_the_handle_dies_were_not_done_unless_some_were_sent(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await client.create_ledger()
     await ledger.append(b"x")
-    for bookie in cluster.bookies.values():
-        bookie.hold_commits()
+    hold_commits(cluster)
     many = asyncio.ensure_future(ledger.append_many([bytes(900)] * 100))
     await cluster.world.clock.sleep(0.1)
     waiting = asyncio.ensure_future(ledger.append(bytes(900)))
@@ -132,7 +131,7 @@ def seen_with(cluster: MemoryCluster, steps: Iterable[tuple[str, Fault]]) -> Cal
 
 
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST])
-def test_an_adoption_of_unknown_outcome_is_settled_by_asking_again(fault: Fault) -> None:
+def test_an_adoption_of_unknown_outcome_is_resolved_by_reading_again(fault: Fault) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger_id = (await client.create_unowned_ledger()).ledger_id
@@ -163,7 +162,7 @@ async def test_of_two_adoptions_at_once_one_becomes_the_writer(cluster: MemoryCl
 
 @scenario()
 async def test_a_password_for_a_ledger_that_has_none_is_refused(cluster: MemoryCluster, client: Client) -> None:
-    """Who gives one counts on it: the ledger may not be the one that is meant."""
+    """A caller that passes an identity relies on it: without it, the ledger could be another one."""
     ledger = await client.create_ledger()
     await ledger.append(b"x")
     for attempt in (client.open_ledger, client.recover_ledger, client.delete_ledger, client.adopt_ledger):
@@ -176,7 +175,7 @@ async def test_a_password_for_a_ledger_that_has_none_is_refused(cluster: MemoryC
 
 
 def busy_at_first(bookie: MemoryBookie, patch: pytest.MonkeyPatch, times: int) -> None:
-    """Let ``bookie`` put off its first fences and recovery reads."""
+    """Let ``bookie`` answer its first fences and recovery reads with BUSY."""
     left = {"fence": times, "recovery_read": times}
     fence, recovery_read = bookie.fence, bookie.recovery_read
 
@@ -199,8 +198,7 @@ def busy_at_first(bookie: MemoryBookie, patch: pytest.MonkeyPatch, times: int) -
 
 @scenario()
 async def test_recovery_comes_back_to_bookies_that_are_busy(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(50))
+    ledger = await written_ledger(client, 50)
     ledger.abandon()
     with pytest.MonkeyPatch.context() as patch:
         for bookie in cluster.bookies.values():
@@ -212,8 +210,7 @@ async def test_recovery_comes_back_to_bookies_that_are_busy(cluster: MemoryClust
 async def test_recovery_does_not_wait_for_ever_for_bookies_that_stay_busy(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(50))
+    ledger = await written_ledger(client, 50)
     ledger.abandon()
     began = cluster.world.clock.monotonic()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Several who bring batches of one sink into a stream, and do not know of each other: none is lost without a word."""
+"""Concurrent drivers that deliver batches of one sink without knowing each other: no batch is lost silently."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, StreamFenced, TallybookError
-from tallybook.metadata.commits import commit
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import Transaction
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.transactions.commit import commit
+from tallybook.metadata.transactions.model import Transaction
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.deliveries import Driver, rows
+from tallybook.sim.stage.deliveries import DeliveryDriver, rows
 from tallybook.sim.stage.scenario import scenario
-from tallybook.stream import StreamStore, deliveries
-from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import PART, Delivery, Stage
+from tallybook.stream import StreamStore
+from tallybook.stream.delivery import deliveries
+from tallybook.stream.delivery.deliveries import Deliveries
+from tallybook.stream.delivery.record import PART, Delivery, DeliveryStage
+
+from .parts import one_stream
 
 
 @dataclass
 class StandStill:
-    """Where drivers stand still between announcing a batch and committing it, by the numbers of their batches."""
+    """Stops drivers between announcing a batch and committing it, by batch number."""
 
     there: dict[int, asyncio.Event] = field(default_factory=dict)
     gates: dict[int, asyncio.Event] = field(default_factory=dict)
@@ -50,10 +53,9 @@ class StandStill:
 async def two_drivers_between_announce_and_commit(
     cluster: MemoryCluster, client: Client, first: int, second: int, *, second_dies: bool
 ) -> None:
-    """Whatever becomes of the two: a batch that was said to be there is there, and of another one nothing is."""
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        one, other = [await Driver.start(cluster) for _ in range(2)]
+    """In any case a batch that was reported as delivered is complete, and any other one is absent."""
+    async with one_stream(client) as streams:
+        one, other = [await DeliveryDriver.start(cluster) for _ in range(2)]
         assert await one.deliver(1, await one.stage(1, rows(2, "before")))
         with StandStill.of(first, second) as still:
             work = [asyncio.ensure_future(one.deliver(first, await one.stage(first, rows(9, "one"))))]
@@ -68,7 +70,7 @@ async def two_drivers_between_announce_and_commit(
                 work[1].cancel()
             still.gates[second].set()
             done = await asyncio.gather(*work, return_exceptions=True)
-        later = await Driver.start(cluster)
+        later = await DeliveryDriver.start(cluster)
         assert await later.deliver(9, await later.stage(9, rows(2, "later")))
         expected = rows(2, "before")
         for name, result in zip(("one", "other"), done, strict=True):
@@ -81,25 +83,17 @@ async def two_drivers_between_announce_and_commit(
             await driver.close()
 
 
-@scenario()
-async def test_a_batch_whose_driver_stood_still_while_a_higher_one_was_announced_is_refused_and_not_lost(
-    cluster: MemoryCluster, client: Client
+@pytest.mark.parametrize(
+    ("first", "second", "second_dies"), [(5, 7, False), (7, 5, False), (5, 7, True)], ids=["higher", "lower", "dies"]
+)
+def test_a_batch_whose_driver_stood_still_while_another_one_was_announced_is_refused_and_not_lost(
+    first: int, second: int, second_dies: bool
 ) -> None:
-    await two_drivers_between_announce_and_commit(cluster, client, 5, 7, second_dies=False)
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        await two_drivers_between_announce_and_commit(cluster, client, first, second, second_dies=second_dies)
 
-
-@scenario()
-async def test_a_batch_whose_driver_stood_still_while_a_lower_one_was_announced_is_refused_and_not_lost(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    await two_drivers_between_announce_and_commit(cluster, client, 7, 5, second_dies=False)
-
-
-@scenario()
-async def test_a_batch_that_was_ruled_out_stays_so_though_the_driver_that_did_it_dies(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    await two_drivers_between_announce_and_commit(cluster, client, 5, 7, second_dies=True)
+    play()
 
 
 @scenario()
@@ -114,9 +108,8 @@ async def test_a_batch_that_another_driver_has_brought_is_not_said_to_be_missing
             await gate.wait()
         await check(self, sink, number)
 
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        one, other = [await Driver.start(cluster) for _ in range(2)]
+    async with one_stream(client) as streams:
+        one, other = [await DeliveryDriver.start(cluster) for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Deliveries, "_check_announced", slow)
             work = asyncio.ensure_future(one.deliver(17, await one.stage(17, rows(3, "seventeen"))))
@@ -125,7 +118,7 @@ async def test_a_batch_that_another_driver_has_brought_is_not_said_to_be_missing
             for number in (17, 18):
                 assert await other.deliver(number, await other.stage(number, rows(3, f"of {number}")))
             gate.set()
-            # Its writer was fenced; what became of the batch the next attempt is told.
+            # Its writer was fenced; the next attempt learns the outcome of the batch.
             with pytest.raises(StreamFenced):
                 await work
         assert not await one.deliver(17, await one.stage(17, rows(3, "seventeen")))
@@ -141,7 +134,7 @@ async def test_a_batch_that_another_driver_has_brought_is_not_said_to_be_missing
 async def test_of_batches_that_are_brought_at_once_and_cut_off_each_is_there_whole_or_not_at_all(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Though drivers of one sink do not know of each other, and are taken for dead and go on."""
+    """Although drivers of one sink do not know each other, are taken for dead, and continue."""
     rng, refused, committed = cluster.world.rng.fork("cuts"), 0, set[int]()
 
     async def slow(store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
@@ -155,7 +148,7 @@ async def test_of_batches_that_are_brought_at_once_and_cut_off_each_is_there_who
         await streams.create("s", dedup_records=1)
         expected: list[bytes] = []
         for turn in range(40):
-            drivers = [await Driver.start(cluster) for _ in range(3)]
+            drivers = [await DeliveryDriver.start(cluster) for _ in range(3)]
             work = []
             for at, driver in enumerate(drivers):
                 staged = await driver.stage(10 * turn + at, rows(9, f"{turn}.{at}"))
@@ -167,7 +160,7 @@ async def test_of_batches_that_are_brought_at_once_and_cut_off_each_is_there_who
                 if rng.random() < 0.5:
                     work[at].cancel()
             done = await asyncio.gather(*work, return_exceptions=True)
-            later = await Driver.start(cluster)
+            later = await DeliveryDriver.start(cluster)
             assert await later.deliver(10 * turn + 9, await later.stage(10 * turn + 9, rows(1, f"{turn}.9")))
             seen = await later.payloads()
             assert seen[: len(expected)] == expected
@@ -187,14 +180,14 @@ async def test_of_batches_that_are_brought_at_once_and_cut_off_each_is_there_who
 
 
 @scenario()
-async def test_who_stood_still_when_all_was_appended_does_not_take_the_place_of_the_next_batch(
+async def test_an_append_that_was_stalled_does_not_replace_the_next_batch(
     cluster: MemoryCluster, client: Client
 ) -> None:
     gate, there, write = asyncio.Event(), asyncio.Event(), Deliveries._write
 
     async def slow(self: Deliveries, name: str, delivery: Delivery, known: Any) -> Any:
         found = await write(self, name, delivery, known)
-        if delivery.stage is Stage.APPENDED and not there.is_set():
+        if delivery.stage is DeliveryStage.APPENDED and not there.is_set():
             there.set()
             await gate.wait()
         return found
@@ -202,7 +195,7 @@ async def test_who_stood_still_when_all_was_appended_does_not_take_the_place_of_
     async with StreamStore(client) as streams, AsyncExitStack() as stack:
         stack.enter_context(pytest.MonkeyPatch.context()).setattr(Deliveries, "_write", slow)
         await streams.create("s")
-        one, other = [await Driver.start(cluster) for _ in range(2)]
+        one, other = [await DeliveryDriver.start(cluster) for _ in range(2)]
         first = asyncio.ensure_future(one.deliver(1, await one.stage(1, rows(9, "one"))))
         await there.wait()
         await (await streams.writer("s")).close()

@@ -1,4 +1,4 @@
-"""A member with other bytes that answers a recovery too late to be caught: readers and repairs do not believe it."""
+"""A member with other bytes answers a recovery too late to be detected: readers and repairs reject its copy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from tallybook.core.errors import BookieUnavailable
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, read_all, scenario
 
+from .parts import repair
 from .test_recovery_write_back import contradicted
-from .test_repair import metadata_of, repair
+from .test_repair import QUICK, metadata_of
 
 
 async def closed_before_it_answered(cluster: MemoryCluster, client: Client) -> tuple[int, list[str], str]:
-    """A closed ledger whose last member holds other bytes of entries 0 to 4, and had not answered by the close."""
+    """A closed ledger whose last member has other bytes for entries 0 to 4, and had not answered before the close."""
     ledger_id, members, odd = await contradicted(cluster, client)
 
     async def slow(method: str, _ledger_id: int) -> None:
@@ -58,11 +59,9 @@ async def test_where_no_other_member_has_a_copy_the_one_in_doubt_is_believed(
 
 
 @scenario(bookies=4)
-async def test_a_repair_gives_the_place_of_a_member_with_other_bytes_to_another_bookie(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_repair_replaces_a_member_with_other_bytes(cluster: MemoryCluster, client: Client) -> None:
     ledger_id, _, odd = await closed_before_it_answered(cluster, client)
-    async with repair(cluster):
+    async with repair(cluster, QUICK):
         clock = cluster.world.clock
         while (metadata := await metadata_of(cluster, ledger_id)).missed:
             await clock.sleep(1)
@@ -74,9 +73,9 @@ async def test_a_repair_gives_the_place_of_a_member_with_other_bytes_to_another_
 
 
 @scenario(bookies=3)
-async def test_where_nobody_can_take_that_place_it_stays_on_record(cluster: MemoryCluster, client: Client) -> None:
+async def test_without_a_replacement_the_damage_stays_on_record(cluster: MemoryCluster, client: Client) -> None:
     ledger_id, _, odd = await closed_before_it_answered(cluster, client)
-    async with repair(cluster):
+    async with repair(cluster, QUICK):
         await cluster.world.clock.sleep(300)
     metadata = await metadata_of(cluster, ledger_id)
     assert [gap.bookie_id for gap in metadata.missed] == [odd]

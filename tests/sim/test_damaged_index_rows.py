@@ -1,6 +1,6 @@
-"""A damaged row of an index is found by whoever meets it, and repaired from other bookies until all copies are good.
+"""A damaged index row is found on any access, and repaired from other bookies until all copies are good.
 
-Bookies, wire, client and repair are those that run in production; the disk and the index under them are simulated.
+Bookies, wire, client and repair run production code; the disk and the index are simulated.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Final
 import pytest
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.ledger_state import decode_row
-from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.ledgers.state import decode_row
+from tallybook.bookie.storage.index.survey import RowKey, UnreadableRange
 from tallybook.bookie.storage.location import IndexRow
-from tallybook.bookie.storage.told import RowKey, Untold
 from tallybook.client.client import Client
-from tallybook.core.config import RepairSettings
 from tallybook.core.errors import EntryAbsent, EntryUnknown, StorageError
 from tallybook.core.ids import MAX_ID
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.repair.check import CopyCheck
+from tallybook.core.settings import RepairSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.repair.service import RepairService
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.repair.status.check import CopyCheck
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.node import BookieNode
+from tallybook.sim.cluster.bookie_node import BookieNode
+from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.faults.run_configuration import draw_configuration
+from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
-from tallybook.sim.swarm import swarm_of
 
 ENTRIES: Final = 60
 HURT: Final = "b1"
 QUICK: Final = RepairSettings(lost_after_s=600, interval_s=5, lease_s=6, check_period_s=0)
 CHECKING: Final = QUICK.model_copy(update={"check_period_s": 3_600})
 CALM: Final = replace(
-    swarm_of(SeededRng("calm")),
+    draw_configuration(SeededRng("calm")),
     bookies=3,
     faults=(),
     batch_bytes=256,
@@ -70,7 +70,7 @@ async def written(client: Client) -> LedgerMetadata:
 
 
 async def said_of_all(bookie: Bookie, metadata: LedgerMetadata) -> set[str]:
-    """What the bookie says of the entries: "held" for what it gives."""
+    """What the bookie answers for each entry; "held" if it returns it."""
     said = set[str]()
     for entry_id in range(ENTRIES):
         try:
@@ -104,14 +104,14 @@ def test_damaged_rows_are_found_and_every_copy_comes_back(finder: str, what: str
         if finder == "scrub":
             await bookie._parts.scrub.round()
         assert [each[:2] for each in await bookie.damaged((-1, -1), 100)] == keys
-        assert not (await CopyCheck(client.world.store, client.world.connections).one(metadata)).good
+        assert not (await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)).good
 
         await mended(universe, client, bookie)
 
         assert index.damaged == set()
         assert await said_of_all(bookie, metadata) == {"held"}
         check = CopyCheck(client.world.store, client.world.connections, read=True)
-        found = await check.one(metadata)
+        found = await check.check_ledger(metadata)
         assert (found.places, found.lacks) == (3, [])
         assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
         assert await read_all(client, metadata.ledger_id) == lines(ENTRIES)
@@ -127,7 +127,7 @@ def test_a_check_calls_what_a_damaged_row_may_cover_unknown_and_not_absent() -> 
         index = index_of(bookie)
         row = (await index.find_range(metadata.ledger_id, 0, MAX_ID, 100))[2]
         index.damaged.add(RowKey(*row[:2]))
-        found = await CopyCheck(client.world.store, client.world.connections).one(metadata)
+        found = await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)
         assert [lack[:4] for lack in found.lacks] == [(HURT, row.first_entry_id, row.last_entry_id, "unknown")]
         index.damaged.clear()
 
@@ -142,12 +142,12 @@ def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_w
         await bookie.flush()
         index = index_of(bookie)
         keys = [RowKey(*row[:2]) for row in await index.find_range(metadata.ledger_id, 0, MAX_ID, 100)]
-        index.unreadable = Untold(keys[1], keys[4], is_row=False)
+        index.unreadable = UnreadableRange(keys[1], keys[4], is_row=False)
         index.damaged.update(keys[6:8])
         assert await said_of_all(bookie, metadata) == {"held", EntryUnknown.__name__}
         await mended(universe, client, bookie)
         assert index.damaged == set()
-        found = await CopyCheck(client.world.store, client.world.connections).one(metadata)
+        found = await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)
         lost = (HURT, keys[1].first_entry_id, keys[4].first_entry_id - 1, "unknown")
         assert [lack[:4] for lack in found.lacks] == [lost]
 
@@ -159,7 +159,7 @@ def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_w
         assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
         await mended(universe, client, bookie, limbo_of=metadata.ledger_id)
         check = CopyCheck(client.world.store, client.world.connections, read=True)
-        assert (await check.one(metadata)).lacks == []
+        assert (await check.check_ledger(metadata)).lacks == []
         assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
 
     played(scene)
@@ -190,7 +190,7 @@ async def mended(
     limbo_of: int | None = None,
     settings: RepairSettings = QUICK,
 ) -> None:
-    """Let a repair run until the bookie knows of no damage any more, nor of limbo, and what it got is in its index."""
+    """Run a repair until the bookie reports neither damage nor limbo and the new copies are in its index."""
     service = asyncio.ensure_future(RepairService(client, settings).run())
     try:
         async with asyncio.timeout(120):
@@ -205,7 +205,7 @@ async def mended(
 
 
 def played(scene: Callable[[Universe, Client], Awaitable[None]]) -> None:
-    """Run ``scene`` on bookies that serve, with a client in a process of its own."""
+    """Run ``scene`` with serving bookies and a client in its own process."""
 
     async def run(world: World) -> None:
         universe = Universe(world, CALM)
@@ -214,13 +214,13 @@ def played(scene: Callable[[Universe, Client], Awaitable[None]]) -> None:
                 node.start()
             while not all(node.ready for node in universe.nodes.values()):
                 await world.clock.sleep(0.01)
-            async with universe.workload.guest("client") as guest:
-                await scene(universe, guest.client)
-            universe.god.raise_violations()
+            async with universe.workload.extra_client("client") as extra_client:
+                await scene(universe, extra_client.client)
+            universe.oracle.raise_violations()
         finally:
             await universe.workload.close()
             for node in universe.nodes.values():
                 node.process.kill()
-            universe.around.bury()
+            universe.env.bury()
 
     run_seed(1, run, deadline_seconds=600)

@@ -16,9 +16,11 @@ from tallybook.core.errors import (
     NotEnoughBookies,
     ReadBeyondLac,
 )
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import SMALL, lines, read_all, scenario
+
+from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})
 
@@ -57,8 +59,7 @@ async def test_c19_an_append_is_acked_before_it_is_durable_and_only_a_force_show
 @scenario(bookies=4)
 async def test_c19_a_force_needs_every_bookie_and_none_is_replaced(cluster: MemoryCluster, client: Client) -> None:
     async with cluster.client(QUICK) as writer:
-        ledger = await writer.create_ledger(deferred_sync=True)
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(writer, 10, deferred_sync=True)
         assert await ledger.force() == 9
         dead = cluster.die(members(cluster, ledger)[2].bookie_id)
         assert await ledger.append_many(lines(10, start=10)) == range(10, 20)
@@ -78,15 +79,14 @@ async def test_c19_a_bookie_that_was_started_again_since_it_acked_ends_the_write
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with cluster.client(QUICK) as writer:
-        ledger = await writer.create_ledger(deferred_sync=True)
-        await ledger.append_many(lines(5))
+        ledger = await written_ledger(writer, 5, deferred_sync=True)
         await ledger.force()
         bookie = members(cluster, ledger)[0]
         bookie.hold_commits()
         await ledger.append_many(lines(5, start=5))
         bookie.restart()
         assert len(bookie.durable_batches(ledger.id)) <= 5, "what it had acked is lost"
-        with pytest.raises(NotEnoughBookies, match="was started again"):
+        with pytest.raises(NotEnoughBookies, match="has restarted"):
             await ledger.force()
         assert (await ledger.close()).last_entry_id == 4
 
@@ -94,8 +94,7 @@ async def test_c19_a_bookie_that_was_started_again_since_it_acked_ends_the_write
 @scenario()
 async def test_c19_a_short_loss_of_the_connection_alone_ends_nothing(cluster: MemoryCluster, client: Client) -> None:
     async with cluster.client(QUICK) as writer:
-        ledger = await writer.create_ledger(deferred_sync=True)
-        await ledger.append_many(lines(5))
+        ledger = await written_ledger(writer, 5, deferred_sync=True)
         bookie = members(cluster, ledger)[0]
         bookie.pause()
         pending = ledger.append_nowait(b"one more")
@@ -111,8 +110,7 @@ async def test_c19_a_force_waits_out_a_lost_connection_and_a_busy_bookie(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with cluster.client(QUICK) as writer:
-        ledger = await writer.create_ledger(deferred_sync=True)
-        await ledger.append_many(lines(5))
+        ledger = await written_ledger(writer, 5, deferred_sync=True)
         troubles = [
             BookieUnavailable("the connection is lost"),
             Busy("no room", retry_after_ms=20),
@@ -130,18 +128,16 @@ async def test_c19_a_force_waits_out_a_lost_connection_and_a_busy_bookie(
 
 
 @scenario()
-async def test_c19_a_close_forces_what_was_appended(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger(deferred_sync=True)
-    await ledger.append_many(lines(30))
+async def test_c19_a_close_forces_appended_entries(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await written_ledger(client, 30, deferred_sync=True)
     closed = await ledger.close()
     assert closed.last_entry_id == 29
     assert await read_all(client, ledger.id) == lines(30)
 
 
 @scenario()
-async def test_c19_what_was_forced_survives_the_crash_of_every_bookie(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger(deferred_sync=True)
-    await ledger.append_many(lines(10))
+async def test_c19_forced_entries_survive_the_crash_of_every_bookie(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await written_ledger(client, 10, deferred_sync=True)
     await ledger.force()
     for bookie in members(cluster, ledger):
         bookie.hold_commits()
@@ -154,8 +150,7 @@ async def test_c19_what_was_forced_survives_the_crash_of_every_bookie(cluster: M
 
 @scenario()
 async def test_c19_a_force_of_a_recovered_ledger_is_refused(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger(deferred_sync=True)
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, deferred_sync=True)
     async with cluster.client(QUICK) as other:
         assert (await other.recover_ledger(ledger.id)).last_entry_id == 9
     with pytest.raises(LedgerFenced):

@@ -1,5 +1,4 @@
-"""A ledger that was deleted by mistake and whose metadata come back, at real bookies with the delays that they have by
-default."""
+"""A ledger is deleted by mistake and its metadata come back, on real bookies with default delays."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.config import CollectionSettings
 from tallybook.core.errors import NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
-from tallybook.repair.check import CopyCheck
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.core.settings import CollectionSettings
+from tallybook.repair.status.check import CopyCheck
+from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
 
@@ -30,21 +29,21 @@ def test_a_deleted_ledger_whose_metadata_come_back_within_an_hour_is_kept_whole_
             node.start()
         try:
             await serving(universe)
-            async with universe.workload.guest("client") as guest:
-                await undo_one_of_two(universe, guest.client)
-            universe.god.raise_violations()
+            async with universe.workload.extra_client("client") as extra_client:
+                await undo_one_of_two(universe, extra_client.client)
+            universe.oracle.raise_violations()
         finally:
             await universe.workload.close()
             for node in universe.nodes.values():
                 if node.process is not None:
                     node.process.kill()
-            universe.around.bury()
+            universe.env.bury()
 
     run_seed(1, run, deadline_seconds=10 * HOUR_SECONDS)
 
 
 async def undo_one_of_two(universe: Universe, client: Client) -> None:
-    """Two ledgers are deleted, and the row of one of them is put back."""
+    """Delete two ledgers and restore the row of one of them."""
     clock, shared, nodes = universe.world.clock, universe.metadata.shared, universe.nodes.values()
     undone, gone = [await written(client) for _ in range(2)]
     row = shared.ledgers[undone]
@@ -62,12 +61,12 @@ async def undo_one_of_two(universe: Universe, client: Client) -> None:
         node.kill()
     await serving(universe)
     check = CopyCheck(client.world.store, client.world.connections, read=True)
-    assert (await check.one(await client.ledger_metadata(undone))).lacks == [], "each bookie has all of it"
+    assert (await check.check_ledger(await client.ledger_metadata(undone))).lacks == [], "each bookie has all of it"
     assert await read_all(client, undone) == ENTRIES
 
 
 async def written(client: Client) -> int:
-    """A closed ledger that every bookie has."""
+    """A closed ledger with copies on every bookie."""
     async with await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=3) as writer:
         await writer.append_many(ENTRIES)
     return writer.id

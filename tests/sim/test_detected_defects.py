@@ -1,4 +1,4 @@
-"""Defects planted in the cluster, or in the simulation itself, that must not pass: one or two seeds for each."""
+"""Defects planted in the cluster or in the simulation itself are detected, by one or two seeds each."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tallybook.bookie.collector import Collector
+from tallybook.bookie.gc.collector import GarbageCollector
 from tallybook.client.reader.handle import LedgerReader
+from tallybook.client.reader.tail import TailWaiter
+from tallybook.core.add_kind import AddKind
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
-from tallybook.offload.bucket_keeper import BucketKeeper
+from tallybook.offload.bucket.keeper import BucketKeeper
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim import liveness, nemesis, settling
 from tallybook.sim import run as run_module
-from tallybook.sim.nemesis import Nemesis, rotting
-from tallybook.sim.observed import ObservedBookie
-from tallybook.sim.one import run_quietly
-from tallybook.sim.pens import Pen, Written
+from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.faults import nemesis
+from tallybook.sim.faults.nemesis import Nemesis, rotting
+from tallybook.sim.faults.run_configuration import configuration_of_seed
+from tallybook.sim.one_seed import run_quietly
+from tallybook.sim.oracle import archive_liveness as settling
+from tallybook.sim.oracle import liveness
+from tallybook.sim.oracle.observed_bookie import ObservedBookie
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
-from tallybook.sim.swarm import swarm_of_seed
-from tallybook.sim.workload import Workload
+from tallybook.sim.workload.ledgers import Workload
+from tallybook.sim.workload.write_modes import WorkloadWriter, Written
 
 
 def first_failure(seeds: Iterable[int]) -> str:
-    """Of the first of these seeds that fails.
+    """Failure of the first of these seeds that fails.
 
-    Which seed meets a defect changes with every change of what a bookie does and when; that one of a few meets it
-    does not.
+    Which seed detects a defect changes with the code; that one of a few seeds detects it does not.
 
     Raises:
-        StopIteration: None of them fails.
+        StopIteration: none of them fails.
     """
     return next(filter(None, (run_quietly(seed).failure for seed in seeds)))
 
@@ -59,10 +62,10 @@ def test_an_error_of_the_simulation_itself_is_the_failure_of_its_seed(
     [
         (Nemesis, "_node", "simulation"),
         (Workload, "_fill", "simulation"),
-        (Pen, "reliable", "client"),
+        (WorkloadWriter, "durable_up_to", "client"),
     ],
 )
-def test_whatever_dies_in_a_run_does_not_die_unnoticed(
+def test_no_task_of_a_run_dies_unnoticed(
     owner: type, name: str, invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> NoReturn:
@@ -78,7 +81,7 @@ def test_whatever_dies_in_a_run_does_not_die_unnoticed(
     assert "it does not work" in failure
 
 
-def test_a_tail_that_is_never_told_of_a_close_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_that_never_sees_a_close_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     tail = LedgerReader.tail
 
     async def deaf(reader: LedgerReader, first: int = 0) -> AsyncIterator[Entry]:
@@ -91,40 +94,40 @@ def test_a_tail_that_is_never_told_of_a_close_is_noticed(monkeypatch: pytest.Mon
     assert run_quietly(1).failure == "InvariantBroken: L5: readers do not reach the end"
 
 
-def test_a_tail_that_is_told_of_no_entry_is_noticed_though_nobody_closes_its_ledger_meanwhile(
+def test_a_tail_that_gets_no_entries_is_detected_even_if_its_ledger_stays_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(LedgerReader, "_wait_for_more", never)
+    monkeypatch.setattr(TailWaiter, "wait_for_more", never)
     assert run_quietly(4).failure == "InvariantBroken: L5: readers do not reach the end"
 
 
-def test_writers_that_can_append_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_that_can_append_nothing_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> TallybookError:
         return NotEnoughBookies("nobody is there")
 
-    monkeypatch.setattr(Pen, "_append", refused)
+    monkeypatch.setattr(WorkloadWriter, "_append", refused)
     assert run_quietly(1).failure.startswith("InvariantBroken: L2: ")
 
 
-def test_a_writer_that_does_not_get_on_after_healing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    append = Pen._append
+def test_a_writer_that_does_not_get_on_after_healing_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = WorkloadWriter._append
     entries: Counter[int] = Counter()
 
-    def refused_above_some(pen: Pen, payload: bytes) -> Written:
-        entries[pen.id] += 1
-        return append(pen, payload) if entries[pen.id] < 6 else NotEnoughBookies("nobody is there")
+    def refused_above_some(writer: WorkloadWriter, payload: bytes) -> Written:
+        entries[writer.id] += 1
+        return append(writer, payload) if entries[writer.id] < 6 else NotEnoughBookies("nobody is there")
 
-    monkeypatch.setattr(Pen, "_append", refused_above_some)
+    monkeypatch.setattr(WorkloadWriter, "_append", refused_above_some)
     # In some of them a writer still has its ledger.
     failures = (run_quietly(seed).failure for seed in range(1, 20))
     found = next((failure for failure in failures if "InvariantBroken: L2: writer-" in failure), "")
     assert "nobody is there" in found
 
 
-def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bookie_that_takes_nothing_is_detected_though_writers_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     add = ObservedBookie.add
 
     def deaf(bookie: ObservedBookie, *args: Any, **kwargs: Any) -> None:
@@ -145,20 +148,20 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
         (BucketKeeper, "collect", "I17"),
     ],
 )
-def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
+def test_an_offloader_that_leaves_out_one_of_its_steps_is_detected(
     owner: type, step: str, invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object, **__: object) -> int:
-        """Nothing is done."""
+        """Do nothing."""
         return 0
 
     monkeypatch.setattr(owner, step, nothing)
     monkeypatch.setattr(settling, "SETTLING_SECONDS", 30.0)  # to be done sooner
-    archives = [seed for seed in range(40) if swarm_of_seed(seed).archive is not None]
+    archives = [seed for seed in range(40) if configuration_of_seed(seed).archive is not None]
     assert first_failure(archives).startswith(f"InvariantBroken: {invariant}: ")
 
 
-def test_a_client_that_stands_still_goes_on_when_all_others_are_long_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_client_resumes_long_after_all_others_have_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nemesis, "SLEEPS_ON", 1.0)
     for seed in range(7, 27):
         report = run_quietly(seed)
@@ -169,19 +172,19 @@ def test_a_client_that_stands_still_goes_on_when_all_others_are_long_through(mon
     assert report.seconds > nemesis.LONG_FREEZE_SECONDS
 
 
-def test_a_repair_that_mends_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_repairs_nothing_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def idle(_self: Replicator) -> bool:
         return False
 
-    monkeypatch.setattr(Replicator, "work_once", idle)
+    monkeypatch.setattr(Replicator, "run_one_task", idle)
     assert first_failure(range(9, 20)).startswith("InvariantBroken: L3: ")
 
 
-def test_a_bookie_that_keeps_what_others_have_for_ever_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def keep(_self: Collector, _ledger_ids: object) -> None:
-        """Nothing goes."""
+def test_a_bookie_that_keeps_what_others_have_for_ever_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep(_self: GarbageCollector, _ledger_ids: object) -> None:
+        """Remove nothing."""
 
-    monkeypatch.setattr(Collector, "_drop_leftovers", keep)
+    monkeypatch.setattr(GarbageCollector, "_drop_over_replicated", keep)
     assert first_failure(range(23, 123)).startswith("InvariantBroken: L4: ")
 
 
@@ -192,7 +195,7 @@ def test_rot_comes_to_an_index_that_was_made_again_as_to_the_first_one() -> None
         async def live(first: int) -> None:
             await node.boot()
             for number in range(first, first + 12):
-                assert (await node.add(batch_of(number), recovery=True)).code == 0
+                assert (await node.add(batch_of(number), kind=AddKind.RECOVERY)).code == 0
                 await node.bookie.flush()
             await node.stop()
 

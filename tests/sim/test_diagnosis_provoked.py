@@ -1,14 +1,14 @@
-"""Each bottleneck made on purpose, with the code of a bookie and a client that runs in production: is it named?
+"""Each bottleneck, provoked with production code of bookie and client, is named by the diagnosis.
 
-The disk and the network are simulated, and slow where a test wants them slow. The bookie's own metrics are read as
-Prometheus would see them. What waits for a store that is not a bookie's disk, and what a gateway turns away, is made
-on real ones: tests/integration/test_diagnosis_on_real_stores.py.
+Disk and network are simulated, and slow where a test needs that. The bookie's metrics are read as by Prometheus.
+Bottlenecks of other stores, and refusals of gateways, are provoked on real ones:
+tests/integration/test_diagnosis_on_real_stores.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -16,22 +16,23 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.metrics import BOOKIE_METRICS
-from tallybook.bookie.service import BookieService
-from tallybook.client.connections import BookieConnections
-from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.bookie.rpc.service import BookieService
+from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.client.connection.pool import BookieConnections
+from tallybook.client.load import METRICS as CONNECTION_METRICS
+from tallybook.client.stats import CLIENT_METRICS
 from tallybook.core.answers import AddAnswer
-from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, StorageSettings
 from tallybook.core.errors import DiskFull
 from tallybook.core.limits import KIB, MIB
+from tallybook.core.settings import AdmissionSettings, BookieSettings, ClientSettings, StorageSettings
 from tallybook.metadata.store import BookieInfo
 from tallybook.repair.diagnosis.bookie import BUSY, MAINLY, QUEUED_WRITES
 from tallybook.repair.diagnosis.causes import Cause
 from tallybook.repair.diagnosis.samples import Point, Sample
 from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
-from tallybook.runtime.deterministic import SimDisk, SimNet, World, run_seed
-from tallybook.runtime.metrics import MetricInfo, StatsCollector
+from tallybook.runtime.metrics.registry import MetricInfo, StatsCollector
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import SimDisk, SimNet, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
 from ..verdicts import named
@@ -42,17 +43,17 @@ WARM_UP_SECONDS, WATCHED_SECONDS = 2.0, 5.0
 RETRY_SECONDS = 0.05
 
 
-def shown(name: str, at: float, catalogue: tuple[MetricInfo, ...], readings: Any) -> Sample:
-    """What a process would show now."""
+def shown(name: str, at: float, catalogue: Sequence[MetricInfo], readings: Any) -> Sample:
+    """Present metrics of a process."""
     families = StatsCollector(catalogue, lambda: readings).collect()
     points = [Point(each.name, frozenset(each.labels.items()), each.value) for f in families for each in f.samples]
     return Sample(name, at, points)
 
 
 class Watched:
-    """One bookie on a disk that a test makes slow, its load, and what a diagnosis says of it.
+    """One bookie with a configurable slow disk, its load, and its diagnosis.
 
-    Beside it is another one, ``b0``, of which nothing is asked, and which is never to be named.
+    A second bookie, ``b0``, gets no requests and must never be named.
     """
 
     def __init__(self, world: World, settings: BookieSettings | None = None, disk: SimDisk | None = None) -> None:
@@ -63,10 +64,10 @@ class Watched:
         self.tasks = Tasks("load", lambda name, error: None)
 
     def samples(self) -> dict[str, Sample]:
-        """What all bookies show now."""
+        """Present metrics of all bookies."""
         now, nodes = self.world.clock.monotonic(), {"b0": self.other, "b1": self.node}
         readings = {name: {**node.bookie.readings(), "streams": 3} for name, node in nodes.items()}
-        return {name: shown(name, now, BOOKIE_METRICS, each) for name, each in readings.items()}
+        return {name: shown(name, now, ALL_CATALOGUES["A bookie"], each) for name, each in readings.items()}
 
     async def diagnosis(self) -> Diagnosis:
         await self.world.clock.sleep(WARM_UP_SECONDS)
@@ -75,7 +76,7 @@ class Watched:
         return diagnose(before, self.samples())
 
     def add(self, writers: int, *, size: int = 1000, pause_seconds: float = 0.0, entries: int = ALWAYS) -> None:
-        """Have writers, each with a ledger of its own, add one batch after the other."""
+        """Run writers that add one batch after the other, each to its own ledger."""
         for ledger_id in range(1, writers + 1):
             self.tasks.spawn(self._write(ledger_id, size, pause_seconds, entries), name=f"writer {ledger_id}")
 
@@ -88,11 +89,11 @@ class Watched:
             self.node.bookie.add(batch, b"", lambda answer, to=answered: to.done() or to.set_result(answer))
             answer = await answered
             number += not answer.code
-            # Time passes in a simulation only where somebody waits.
+            # Simulated time passes only while a task waits.
             await self.world.clock.sleep(RETRY_SECONDS if answer.code else pause_seconds or 0.0001)
 
     def read(self, ledger_ids: range, entries: int) -> None:
-        """Have a reader for each of the ledgers, which jumps about in it."""
+        """Run a random reader for each ledger."""
         for ledger_id in ledger_ids:
             self.tasks.spawn(self._read(ledger_id, entries), name=f"reader {ledger_id}")
 
@@ -155,7 +156,7 @@ def test_entry_logs_that_are_written_too_slowly_are_named(operation: str):
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    told = named(verdict_of(play), Cause.FLUSH, "b1", "of the time adds waited for room")
+    told = named(verdict_of(play), Cause.FLUSH, "b1", "of the time adds waited for space")
     assert told["of the time entry logs were written"].value > MAINLY
     assert told["of the time the index was written"].value < 1 - MAINLY
 
@@ -167,13 +168,13 @@ def test_an_index_whose_disk_is_too_slow_for_it_is_named():
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    told = named(verdict_of(play), Cause.INDEX, "b1", "of the time adds waited for room")
+    told = named(verdict_of(play), Cause.INDEX, "b1", "of the time adds waited for space")
     assert told["of the time the index was written"].value > MAINLY
     assert told["of the time entry logs were written"].value < 1 - MAINLY
 
 
 def with_small_caches(**sizes: Any) -> BookieSettings:
-    """Nothing that is read stays in memory, and nothing is read ahead."""
+    """Disable read cache and read-ahead."""
     settings = tiny_settings(**sizes)
     storage = settings.storage.model_dump() | {"read_cache_bytes": 0, "read_ahead_bytes": 0}
     return settings.model_copy(update={"storage": StorageSettings(**storage)})
@@ -207,7 +208,7 @@ def test_a_full_disk_is_named():
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    named(verdict_of(play), Cause.DISK_FULL, "b1", "of the time a checkpoint waited for room")
+    named(verdict_of(play), Cause.DISK_FULL, "b1", "of the time a checkpoint waited for space")
 
 
 def test_more_than_is_let_in_is_named():
@@ -261,9 +262,15 @@ def test_a_network_that_takes_longer_than_the_bookies_is_named(delay_seconds: fl
             one.tasks.spawn(write(), name="write")
             await world.clock.sleep(WARM_UP_SECONDS)
             look = partial(shown, "g1", catalogue=CLIENT_METRICS)
-            before = {**one.samples(), "g1": look(at=world.clock.monotonic(), readings=pool.load.readings())}
+            before = {
+                **one.samples(),
+                "g1": look(at=world.clock.monotonic(), readings=CONNECTION_METRICS.readings(pool.load)),
+            }
             await world.clock.sleep(WATCHED_SECONDS)
-            after = {**one.samples(), "g1": look(at=world.clock.monotonic(), readings=pool.load.readings())}
+            after = {
+                **one.samples(),
+                "g1": look(at=world.clock.monotonic(), readings=CONNECTION_METRICS.readings(pool.load)),
+            }
             await pool.close()
             net.kill("b1")
             return diagnose(before, after)

@@ -1,32 +1,33 @@
-"""Drains that would not end are refused, and each says why it has not come to its end yet."""
+"""Drains that could not end are refused, and each drain reports why it has not ended yet."""
 
 from __future__ import annotations
 
 import pytest
 
-from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.client import Client
+from tallybook.client.connection.port import BookieConnection
 from tallybook.core.errors import AccessDenied, InvalidArgument, MetadataUnavailable
-from tallybook.metadata.bookie_modes import WantedMode
-from tallybook.repair.drain import check_can_end
-from tallybook.repair.drain_reasons import why_still_named
+from tallybook.metadata.records.bookie_modes import RequestedMode
 from tallybook.repair.pause import PAUSED_RECORD
+from tallybook.repair.status.drain import check_can_end
+from tallybook.repair.status.drain_reasons import why_still_referenced
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
-from .test_repair import repair
-from .test_upkeep import closed, switch
+from .parts import closed, cut_listings_off, repair
+from .test_maintenance import switch
+from .test_repair import QUICK
 
 
 async def drain(client: Client, bookie_id: str) -> None:
-    """As ``bookie drain`` begins it."""
+    """Start a drain as ``bookie drain`` does."""
     await check_can_end(client.world.store, client.world.membership, bookie_id)
-    await switch(client, bookie_id, WantedMode.DRAINING, on=True)
+    await switch(client, bookie_id, RequestedMode.DRAINING, on=True)
 
 
 @pytest.mark.parametrize("takes_writes", [True, False])
 def test_a_second_drain_is_refused_while_the_first_needs_the_only_bookie_that_is_left(takes_writes: bool) -> None:
-    """Whether the first one takes no more writes yet."""
+    """Whether the first bookie is read-only by now."""
 
     @scenario(bookies=4)
     async def play(cluster: MemoryCluster, client: Client) -> None:
@@ -35,7 +36,7 @@ def test_a_second_drain_is_refused_while_the_first_needs_the_only_bookie_that_is
         await drain(client, one)
         if not takes_writes:
             await cluster.make_read_only(one)
-        refused = f"{other} cannot be emptied: 1 ledger names it or {one} .*, with {one} being emptied, too"
+        refused = f"{other} cannot be drained: 1 ledger names it or {one} .*, with {one} being drained, too"
         with pytest.raises(InvalidArgument, match=refused):
             await drain(client, other)
         cluster.add("bookie-4")
@@ -52,25 +53,25 @@ async def test_the_only_bookie_that_can_take_what_another_one_has_is_not_drained
     members = (await closed(client)).last_fragment.bookies
     [spare] = set(cluster.bookies) - set(members)
     await drain(client, members[0])
-    with pytest.raises(InvalidArgument, match=f"{spare} cannot be emptied: 1 ledger names it or {members[0]}"):
+    with pytest.raises(InvalidArgument, match=f"{spare} cannot be drained: 1 ledger names it or {members[0]}"):
         await drain(client, spare)
-    await switch(client, members[0], WantedMode.DRAINING, on=False)
+    await switch(client, members[0], RequestedMode.DRAINING, on=False)
     await drain(client, spare)
 
 
 @scenario(bookies=4)
-async def test_a_bookie_that_takes_no_writes_is_drained_whatever_others_that_are_drained_lack(
+async def test_a_read_only_bookie_is_drained_independent_of_other_drains(
     cluster: MemoryCluster, client: Client
 ) -> None:
     members = (await closed(client)).last_fragment.bookies
     [spare] = set(cluster.bookies) - set(members)
     await cluster.make_read_only(spare)
-    await switch(client, members[0], WantedMode.DRAINING, on=True)
+    await switch(client, members[0], RequestedMode.DRAINING, on=True)
     await drain(client, spare)
 
 
 @scenario(bookies=4)
-async def test_no_drain_begins_that_could_not_tell_its_end(cluster: MemoryCluster, client: Client) -> None:
+async def test_no_drain_begins_that_could_not_detect_its_end(cluster: MemoryCluster, client: Client) -> None:
     ledger = await closed(client)
     one = ledger.last_fragment.bookies[0]
     cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
@@ -79,16 +80,11 @@ async def test_no_drain_begins_that_could_not_tell_its_end(cluster: MemoryCluste
 
 
 @scenario(bookies=4)
-async def test_no_drain_begins_while_the_store_does_not_tell_of_all_ledgers(
+async def test_no_drain_begins_while_the_store_does_not_list_all_ledgers(
     cluster: MemoryCluster, client: Client
 ) -> None:
     one = (await closed(client)).last_fragment.bookies[0]
-    lists = client.world.store.list_ledgers
-
-    async def cut_off(after: int = -1, limit: int = 1000):
-        return (await lists(after, limit))._replace(complete=False)
-
-    client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
+    cut_listings_off(client.world.store)
     with pytest.raises(MetadataUnavailable, match=f"{one} is not drained"):
         await drain(client, one)
 
@@ -108,9 +104,9 @@ async def test_a_drain_says_why_a_ledger_is_left_where_a_bookie_that_could_take_
         return await get(name)
 
     client.world.connections.get = getting  # type: ignore[method-assign]
-    async with repair(cluster):
+    async with repair(cluster, QUICK):
         await cluster.world.clock.sleep(6)
-        why = await why_still_named(client.world, members[0], [ledger.ledger_id], within_s=5)
+        why = await why_still_referenced(client.world, members[0], [ledger.ledger_id], within_s=5)
     assert why == {ledger.ledger_id: "it waits to be copied"}
 
 
@@ -121,5 +117,5 @@ async def test_a_drain_says_that_it_is_not_known_whether_the_repair_is_at_work_w
     ledger = await closed(client)
     await client.world.store.write_record(PAUSED_RECORD, b"rubbish", None)
     name = ledger.last_fragment.bookies[0]
-    why = await why_still_named(client.world, name, [ledger.ledger_id], within_s=5)
+    why = await why_still_referenced(client.world, name, [ledger.ledger_id], within_s=5)
     assert why[ledger.ledger_id].startswith("whether the repair is at work is not known: ")

@@ -1,4 +1,4 @@
-"""One entry traced: every copy of it, in bookies and in the archive, and what is wrong with them."""
+"""The trace of one entry: all copies on bookies and in the archive, with their defects."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from tallybook.archive.objects.memory import MemoryStore
 from tallybook.client.client import Client
 from tallybook.core.batch import verify_batch
 from tallybook.core.errors import AccessDenied, NoSuchLedger, ReadBeyondLac
-from tallybook.repair.entry_trace import trace_entry
+from tallybook.repair.status.entry_trace import trace_entry
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import eventually, scenario
 
-
-async def closed(client: Client, count: int = 20) -> int:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(count))
-    await ledger.close()
-    return ledger.id
+from .parts import closed_id as closed
+from .parts import written_ledger
 
 
 def crc_at(cluster: MemoryCluster, name: str, ledger_id: int) -> int:
@@ -41,7 +37,7 @@ async def test_every_copy_is_traced_with_the_checksum_that_its_writer_gave_it(
 
 
 @scenario(bookies=3)
-async def test_a_copy_that_is_damaged_absent_or_silent_is_told_and_counts_as_missing(
+async def test_a_damaged_absent_or_silent_copy_is_reported_and_counts_as_missing(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id = await closed(client)
@@ -113,7 +109,7 @@ async def test_the_copy_in_the_archive_is_traced_and_is_enough_once_bookies_may_
 
 
 @pytest.mark.parametrize(("harm", "verdict"), [("gone", "absent"), ("rotten", "damaged")])
-def test_an_object_that_is_not_what_it_was_is_told(harm: str, verdict: str) -> None:
+def test_a_changed_object_is_reported(harm: str, verdict: str) -> None:
     @scenario(bookies=3)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         store = MemoryStore(cluster.world.clock, name="harmed")
@@ -138,11 +134,10 @@ def test_an_object_that_is_not_what_it_was_is_told(harm: str, verdict: str) -> N
 
 
 @scenario(bookies=3)
-async def test_of_an_open_ledger_an_ack_quorum_of_copies_is_enough_and_what_nobody_has_is_no_entry(
+async def test_an_open_ledger_needs_an_ack_quorum_of_copies_and_a_missing_entry_is_no_entry(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(5))
+    ledger = await written_ledger(client, 5)
     name = ledger.metadata.last_fragment.bookies[2]
     for first in list(cluster.bookies[name].durable_batches(ledger.id)):
         cluster.bookies[name].drop(ledger.id, first)
@@ -159,11 +154,10 @@ async def test_of_an_open_ledger_an_ack_quorum_of_copies_is_enough_and_what_nobo
 
 
 @scenario(bookies=3)
-async def test_a_damaged_copy_in_a_ledger_that_grows_is_told_though_others_are_enough(
+async def test_a_damaged_copy_in_an_open_ledger_is_reported_although_others_are_enough(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(3))
+    ledger = await written_ledger(client, 3)
     one, *_ = (await client.ledger_metadata(ledger.id)).last_fragment.bookies
     await eventually(lambda: bool(cluster.bookies[one].durable_batches(ledger.id)), cluster, 10)
     cluster.bookies[one].faults.rot(ledger.id, 0)

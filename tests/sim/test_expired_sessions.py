@@ -1,4 +1,4 @@
-"""A session of the simulated metadata store that expires: what was under way, what was watched, what was registered."""
+"""Expired sessions of the simulated metadata store: requests in flight, watches and registrations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import MetadataOutcomeUnknown
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Unknown
-from tallybook.runtime.deterministic import Gate, World, run_once
-from tallybook.sim.metadata import MetadataFaults, MetadataSession, SimMetadata
+from tallybook.sim.cluster.metadata import MetadataFaults, MetadataSession, SimMetadata
+from tallybook.sim.deterministic import Gate, World, run_once
 
 SLOW = (0.2, 0.2)
 """Seconds on the way there, and back."""
@@ -59,7 +59,7 @@ def ledger(ledger_id: int, token: str = "token") -> LedgerMetadata:
 
 
 @stored
-async def test_nobody_knows_of_a_write_that_is_under_way_and_it_may_have_been_made(store: Stored) -> None:
+async def test_a_write_in_flight_has_an_unknown_outcome_and_may_have_been_done(store: Stored) -> None:
     store.metadata.faults.delay_seconds = SLOW
     creating = asyncio.create_task(store.session.store.create_ledger(ledger(2)))
     updating = asyncio.create_task(store.session.store.update_ledger(ledger(1, "changed"), 1))
@@ -74,7 +74,7 @@ async def test_nobody_knows_of_a_write_that_is_under_way_and_it_may_have_been_ma
 
 
 @stored
-async def test_a_read_that_is_under_way_is_asked_again_in_the_next_session(store: Stored) -> None:
+async def test_a_read_in_flight_is_repeated_in_the_next_session(store: Stored) -> None:
     store.metadata.faults.delay_seconds = SLOW
     reading = asyncio.create_task(store.session.store.read_ledger(1))
     await store.expired_after(0.3)
@@ -94,7 +94,7 @@ async def test_nothing_gets_through_until_the_next_session_is_there(store: Store
 
 
 @stored
-async def test_every_watch_tells_once_the_next_session_is_there_and_not_before(store: Stored) -> None:
+async def test_every_watch_fires_when_the_next_session_begins_and_not_before(store: Stored) -> None:
     store.metadata.faults.reconnect_seconds = 5.0
     watches = [store.session.store.watch_ledger(1), store.session.membership.watch()]
     others = store.other.store.watch_ledger(1)
@@ -115,7 +115,7 @@ async def test_every_watch_tells_once_the_next_session_is_there_and_not_before(s
 
 
 @stored
-async def test_a_change_before_the_next_session_is_told_then(store: Stored) -> None:
+async def test_a_change_before_the_next_session_is_notified_then(store: Stored) -> None:
     store.metadata.faults.reconnect_seconds = 5.0
     watch = store.session.store.watch_ledger(1)
     store.session.expire()
@@ -146,7 +146,7 @@ async def test_an_entry_that_an_unknown_attempt_left_goes_and_that_of_the_next_a
 
 
 @pytest.mark.timeout(30)
-def test_a_session_whose_place_another_has_taken_waits_while_the_store_is_away() -> None:
+def test_a_replaced_session_waits_while_the_store_is_unavailable() -> None:
     @stored
     async def scenario(store: Stored) -> None:
         waiting = [asyncio.create_task(each.until_through()) for each in (store.session, store.open("one"))]

@@ -1,4 +1,4 @@
-"""One replica that cannot serve, for whatever reason, costs a reader nothing while others can; and who is blamed."""
+"""A replica that cannot serve, for any reason, does not fail a read while others can; and which one is blamed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tallybook.core.errors import (
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 
+from .parts import written_ledger
+
 READING = ("read_entry", "read_batches", "read_lac", "wait_lac")
 
 REFUSALS = {
@@ -29,7 +31,7 @@ REFUSALS = {
 
 
 class Refusing:
-    """Makes bookies answer everything that a reader asks with one error."""
+    """Makes bookies answer all requests of a reader with one error."""
 
     def __init__(self, cluster: MemoryCluster, error: TallybookError) -> None:
         self._cluster = cluster
@@ -51,8 +53,7 @@ class Refusing:
 def test_a_replica_that_refuses_leaves_everything_to_the_others(error: TallybookError, position: int) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await client.create_ledger()
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(client, 10)
         await cluster.world.clock.sleep(1)
         refusing = Refusing(cluster, error)
         refusing.at(ledger.metadata.last_fragment.bookies[position])
@@ -79,8 +80,7 @@ def test_a_replica_that_refuses_leaves_everything_to_the_others(error: Tallybook
 async def test_whether_there_is_no_such_ledger_is_for_the_metadata_to_say(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
     reader = await client.open_ledger(ledger.id)
     Refusing(cluster, NoSuchLedger("the metadata does not know it")).at(*cluster.bookies)
     for reading in (reader.read_entry(3), anext(reader.read(0, 9)), reader.read_batch(3)):
@@ -95,8 +95,7 @@ async def test_whether_there_is_no_such_ledger_is_for_the_metadata_to_say(
 
 @scenario()
 async def test_a_defect_of_the_client_is_no_failure_of_a_replica(cluster: MemoryCluster, client: Client) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
     reader = await client.open_ledger(ledger.id)
     Refusing(cluster, InvariantViolation("this cannot be")).at(ledger.metadata.last_fragment.bookies[0])
     for reading in (reader.read_entry(3), anext(reader.read(0, 9)), reader.read_batch(3)):

@@ -1,4 +1,4 @@
-"""Lines about failures say whose and which, and an outage or a damaged range is not a line for each call or entry."""
+"""Log lines of failures name the object, and an outage or a damaged range does not log a line per call or entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.gateways import gateways
 from tallybook.sim.stage.scenario import eventually, lines, scenario
-from tallybook.stream import StreamStore
+
+from .parts import one_stream
 
 
 def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
@@ -83,8 +84,7 @@ def test_a_copy_that_is_bad_from_end_to_end_is_no_line_for_each_entry(caplog: py
 def test_a_segment_that_has_failed_is_named_with_its_ledger(caplog: pytest.LogCaptureFixture) -> None:
     @scenario(bookies=4)
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with StreamStore(client) as streams:
-            await streams.create("s")
+        async with one_stream(client) as streams:
             async with await streams.writer("s") as writer:
                 await writer.append(b"one")
                 ledger_ids = [ledger_id async for ledger_id in client.list_ledgers()]

@@ -1,8 +1,7 @@
-"""A check of everything: a whole cluster has no findings, and each kind of harm is found where it is."""
+"""fsck: a healthy cluster has no findings, and each kind of damage is found."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 from contextlib import aclosing
@@ -10,55 +9,50 @@ from dataclasses import replace
 
 import pytest
 
-from tallybook.bookie import cookie as cookies_of_bookies
+from tallybook.bookie.directories import cookie as cookies_of_bookies
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
-from tallybook.core.config import RepairSettings
+from tallybook.core.settings import RepairSettings
 from tallybook.metadata import codec
-from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
-from tallybook.metadata.ledger_use import CURSOR, STREAM
-from tallybook.metadata.repaired import replace_member
-from tallybook.metadata.replaced import note_replaced
-from tallybook.metadata.store import BookieInfo, LedgerPage, Ok, WriteResult
-from tallybook.repair.fsck import Bucket, Finding, Fsck
-from tallybook.repair.fsck_records import RECORD_KINDS
+from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving
+from tallybook.metadata.ledger.repaired import replace_member
+from tallybook.metadata.records.replaced_bookies import record_replacement
+from tallybook.metadata.store import BookieInfo, Ok, WriteResult
+from tallybook.metadata.stream_use import CURSOR, STREAM
+from tallybook.repair.fsck.fsck import Bucket, Fsck, FsckFinding
+from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.service import RepairService
 from tallybook.repair.tasks import TaskBoard
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.head import MAX_SEGMENTS
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
 
+from .parts import closed_id as closed
+from .parts import cut_listings_off, running
+
 KINDS = (*RECORD_KINDS, *STREAM_KINDS)
 
 
-async def closed(client: Client, count: int = 20) -> int:
-    ledger = await client.create_ledger()
-    for at in range(0, count, 7):
-        await ledger.append_many(lines(min(7, count - at), at))
-    await ledger.close()
-    return ledger.id
-
-
 async def cookies(cluster: MemoryCluster, world: ClientWorld) -> None:
-    """Give simulated bookies the cookies that real ones have."""
+    """Write the cookies of simulated bookies."""
     for name, bookie in cluster.bookies.items():
         await world.store.write_cookie(name, cookie(name, bookie.incarnation.directory_uuid))
 
 
 def cookie(name: str, directory_uuid: str) -> bytes:
-    from tallybook.bookie.cookie import Cookie  # noqa: PLC0415
+    from tallybook.bookie.directories.cookie import Cookie  # noqa: PLC0415
 
     return Cookie(name, directory_uuid, "cluster").encode()
 
 
-async def found_in(world: ClientWorld, bucket: Bucket | None = None) -> list[Finding]:
+async def found_in(world: ClientWorld, bucket: Bucket | None = None) -> list[FsckFinding]:
     return [found async for found in Fsck(world, KINDS, STREAM_OWNERS, bucket, None).run()]
 
 
-async def the_only_one(world: ClientWorld, bucket: Bucket | None = None) -> Finding:
+async def the_only_one(world: ClientWorld, bucket: Bucket | None = None) -> FsckFinding:
     [found] = await found_in(world, bucket)
     return found
 
@@ -68,7 +62,7 @@ async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_
     cluster: MemoryCluster, client: Client
 ) -> None:
     await cookies(cluster, client.world)
-    await note_replaced(client.world.store, "bookie-1", "the uuid of its directory")
+    await record_replacement(client.world.store, "bookie-1", "the uuid of its directory")
     async with ArchiveStage(cluster) as stage, StreamStore(client, name="x") as streams:
         ledgers = [await closed(client) for _ in range(3)]
         await stage.archive(*ledgers[:2])
@@ -78,9 +72,9 @@ async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_
             for at in range(5):
                 await writer.append(b"record %d" % at)
         board = TaskBoard(client.world.store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
-        from tallybook.repair.tasks import tasks_of  # noqa: PLC0415
+        from tallybook.repair.tasks import make_tasks  # noqa: PLC0415
 
-        await board.publish(tasks_of(ledgers, thorough=True, why="x"))
+        await board.publish(make_tasks(ledgers, thorough=True, why="x"))
         check = Fsck(client.world, KINDS, STREAM_OWNERS, Bucket(stage.store, stage.reader), None)
         assert [found async for found in check.run()] == []
         assert (check.totals.findings, check.totals.notes) == (0, 0)
@@ -88,7 +82,7 @@ async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_
 
 
 @scenario(bookies=3)
-async def test_missing_and_damaged_copies_are_found_and_with_repair_given_back(
+async def test_missing_and_damaged_copies_are_found_and_with_repair_restored(
     cluster: MemoryCluster, client: Client
 ) -> None:
     await cookies(cluster, client.world)
@@ -107,15 +101,13 @@ async def test_missing_and_damaged_copies_are_found_and_with_repair_given_back(
     assert len([found async for found in check.run()]) == check.totals.mended == 2
     async with cluster.client(SMALL) as repairing:
         replicator = RepairService(repairing, RepairSettings(lease_s=5)).replicator
-        running = asyncio.ensure_future(replicator.run())
-        await eventually(lambda: replicator.totals.tasks == 1, cluster, 60)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with running(replicator.run()):
+            await eventually(lambda: replicator.totals.tasks == 1, cluster, 60)
     assert await found_in(client.world) == []
 
 
 @scenario(bookies=3)
-async def test_an_entry_that_nobody_has_is_lost_and_a_bookie_that_is_away_is_not_mended_over(
+async def test_an_entry_without_copies_is_lost_and_a_missing_bookie_is_not_repaired_over(
     cluster: MemoryCluster, client: Client
 ) -> None:
     await cookies(cluster, client.world)
@@ -166,12 +158,7 @@ async def test_a_listing_that_is_cut_off_is_a_finding_wherever_it_happens(
     await cookies(cluster, client.world)
     async with ArchiveStage(cluster) as stage:
         await closed(client)
-        lists = client.world.store.list_ledgers
-
-        async def cut_off(after: int = -1, limit: int = 1000) -> LedgerPage:
-            return (await lists(after, limit))._replace(complete=False)
-
-        client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
+        cut_listings_off(client.world.store)
         found = await found_in(client.world, Bucket(stage.store, stage.reader))
     assert sorted((each.how_bad, each.where) for each in found if "cut off" in each.what) == [
         ("bad", "bucket"), ("bad", "copies"), ("bad", "metadata"),
@@ -179,7 +166,7 @@ async def test_a_listing_that_is_cut_off_is_a_finding_wherever_it_happens(
 
 
 @scenario(bookies=1)
-async def test_a_task_that_changes_while_it_is_deleted_is_not_told_as_deleted(
+async def test_a_task_that_changes_while_it_is_deleted_is_not_reported_as_deleted(
     cluster: MemoryCluster, client: Client
 ) -> None:
     store = client.world.store
@@ -199,7 +186,7 @@ async def test_a_task_that_changes_while_it_is_deleted_is_not_told_as_deleted(
 
 
 @scenario(bookies=1)
-async def test_a_task_that_cannot_be_read_is_deleted_with_repair_and_any_other_record_is_only_told_of(
+async def test_an_unreadable_task_is_deleted_with_repair_and_any_other_record_is_only_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
     store = client.world.store
@@ -236,7 +223,7 @@ async def test_a_stream_whose_ledger_was_deleted_and_a_name_that_leads_nowhere_a
         [ledger_id] = [each async for each in client.list_ledgers()]
         await client.delete_ledger(ledger_id, force=True)
         lost = [each for each in await found_in(client.world) if each.how_bad == "lost"]
-        assert [f"names ledger {ledger_id}, which is not there" in each.what for each in lost] == [True]
+        assert [f"names ledger {ledger_id}, which does not exist" in each.what for each in lost] == [True]
         [head] = (await client.world.store.list_records("stream-heads/")).names
         record = await client.world.store.read_record(head)
         assert record is not None
@@ -246,7 +233,7 @@ async def test_a_stream_whose_ledger_was_deleted_and_a_name_that_leads_nowhere_a
 
 
 @scenario(bookies=3)
-async def test_every_segment_in_head_and_chapters_and_every_cursor_ledger_is_named_by_who_it_was_made_for(
+async def test_every_segment_in_head_and_chapters_and_every_cursor_ledger_is_named_by_its_owner(
     cluster: MemoryCluster, client: Client
 ) -> None:
     await cookies(cluster, client.world)
@@ -270,9 +257,7 @@ async def test_every_segment_in_head_and_chapters_and_every_cursor_ledger_is_nam
 
 
 @scenario(bookies=1)
-async def test_a_ledger_that_nobody_names_although_it_was_made_for_somebody_is_found(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_an_orphan_ledger_of_a_stream_is_found(cluster: MemoryCluster, client: Client) -> None:
     await cookies(cluster, client.world)
     for key, value in itertools.product((STREAM, CURSOR), (b"cec032ad/1", b"/", b"", b"\xff/../1", b"\x00")):
         ledger = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1, custom={key: value})
@@ -309,7 +294,7 @@ async def test_ids_above_the_counter_metadata_that_cannot_be_read_and_wrong_cook
 
 
 @scenario(bookies=3)
-async def test_objects_that_are_missing_short_or_nobodys_are_found(cluster: MemoryCluster, client: Client) -> None:
+async def test_missing_short_and_orphan_objects_are_found(cluster: MemoryCluster, client: Client) -> None:
     await cookies(cluster, client.world)
     async with ArchiveStage(cluster) as stage:
         bucket = Bucket(stage.store, stage.reader)
@@ -325,7 +310,7 @@ async def test_objects_that_are_missing_short_or_nobodys_are_found(cluster: Memo
             await stage.store.delete(receipt.key)
             stage.reader.forget(receipt.key)
             found = await the_only_one(client.world, bucket)
-            assert (found.how_bad, found.what) == (how_bad, "the object is not there")
+            assert (found.how_bad, found.what) == (how_bad, "the object does not exist")
             await stage.store.put(receipt.key, data[receipt.key][:-1])
             assert "bytes, and should have" in (await the_only_one(client.world, bucket)).what
             rotten = bytearray(data[receipt.key])

@@ -1,13 +1,13 @@
-"""Calls of a gateway whose client goes at any moment, on a simulated cluster: nothing is held for them afterwards."""
+"""Gateway calls whose client disconnects at any moment: no resources stay reserved."""
 
 from __future__ import annotations
 
 from tallybook.client.client import Client
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.calls import FakeCall
+from tallybook.sim.stage.cancellation import each_cut
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.cut_off import each_cut
-from tallybook.sim.stage.gateways import CLOSE, Appending, gateways, opening, records
+from tallybook.sim.stage.gateways import CLOSE, AppendCall, gateways, opening, records
 from tallybook.sim.stage.scenario import eventually, scenario
 
 
@@ -16,11 +16,11 @@ async def test_an_append_that_is_cancelled_at_any_of_its_awaits_holds_nothing_an
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, writer_idle_ms=10) as [gateway]:
-        calls: list[Appending] = []
+        calls: list[AppendCall] = []
 
         def begin():
             payload = b"%d" % len(calls)
-            calls.append(Appending(opening(), records([payload, payload]), CLOSE))
+            calls.append(AppendCall(opening(), records([payload, payload]), CLOSE))
             return gateway.service.handlers()["Append"](calls[-1])
 
         cuts = [at async for at in each_cut(begin)]
@@ -38,7 +38,7 @@ async def test_a_read_that_is_cancelled_at_any_of_its_awaits_holds_nothing(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, writer_idle_ms=10) as [gateway]:
-        await gateway.call("Append", Appending(opening(), records([b"one", b"two"]), CLOSE))
+        await gateway.call("Append", AppendCall(opening(), records([b"one", b"two"]), CLOSE))
         await eventually(gateway.idle, cluster)
         calls: list[FakeCall[pb.ReadStreamReply]] = []
 

@@ -1,4 +1,4 @@
-"""What streams that are written through a gateway take of it, on a simulated cluster: writers, ids, room."""
+"""Resources of a gateway that streams use while they are written: writers, dedup ids, memory."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from google.rpc import code_pb2
 
 from tallybook.client.client import Client
 from tallybook.core.limits import KIB, MIB
-from tallybook.gateway.writers import CLOSE_SECONDS
+from tallybook.gateway.streams.writers import CLOSE_SECONDS
 from tallybook.proto import stream_pb2 as pb
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, Gateway, gateways, opening, records, refusal
-from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.gateways import CLOSE, COMMIT, AppendCall, SimGateway, gateways, opening, records, refusal
 from tallybook.sim.stage.scenario import eventually, lines, scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.record import Outgoing
+from tallybook.stream.records.record import Outgoing
+
+from .parts import hold_commits, release_commits
 
 
 @scenario()
 async def test_only_so_many_streams_are_written_through_one_gateway(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster, max_writers=1, writer_idle_ms=100) as [gateway]:
         await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
-        call = Appending(opening())
+        call = AppendCall(opening())
         serving = gateway.call("Append", call)
         await eventually(lambda: bool(call.replies), cluster)
-        refused = gateway.call("Append", Appending(opening("other")))
+        refused = gateway.call("Append", AppendCall(opening("other")))
         assert (await refusal(refused))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
         call.say(CLOSE)
         await serving
         await eventually(gateway.idle, cluster)
-        await gateway.call("Append", Appending(opening("other"), CLOSE))
+        await gateway.call("Append", AppendCall(opening("other"), CLOSE))
 
 
 @scenario()
-async def test_the_writer_that_nobody_has_used_for_longest_makes_room_for_another_stream(
+async def test_the_least_recently_used_writer_makes_space_for_another_stream(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, max_writers=2, writer_idle_ms=600_000) as [gateway]:
         for name in ("b", "c"):
             await gateway.ask("Create", pb.CreateStreamRequest(name=name), pb.Stream)
         for name in ("s", "b", "s", "c"):
-            await gateway.call("Append", Appending(opening(name), records([b"one"]), CLOSE))
+            await gateway.call("Append", AppendCall(opening(name), records([b"one"]), CLOSE))
         owners = [(await gateway.describe(name)).stream.owner for name in ("s", "b", "c")]
         assert owners == ["10.0.0.0:7450", "", "10.0.0.0:7450"]
         assert gateway.number("writers") == 2
         for name in ("b", "s", "c"):
-            calls = [Appending(opening(name), records([b"two"]), CLOSE) for _ in range(3)]
+            calls = [AppendCall(opening(name), records([b"two"]), CLOSE) for _ in range(3)]
             await asyncio.gather(*(gateway.call("Append", call) for call in calls))
             assert [call.acked() for call in calls] == [1] * 3
         owners = [(await gateway.describe(name)).stream.owner for name in ("s", "b", "c")]
@@ -57,65 +59,63 @@ async def test_the_writer_that_nobody_has_used_for_longest_makes_room_for_anothe
 
 
 @scenario()
-async def test_who_waits_for_a_writer_that_cannot_be_closed_is_told_so_in_time(
+async def test_waiting_for_a_writer_that_cannot_be_closed_ends_with_an_error_in_time(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, writer_idle_ms=0, max_writers=1) as [gateway]:
         await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
-        gone = Appending(opening())
+        gone = AppendCall(opening())
         serving = gateway.call("Append", gone)
         await eventually(lambda: bool(gone.replies), cluster)
-        for bookie in cluster.bookies.values():
-            bookie.hold_commits()
+        hold_commits(cluster)
         gone.say(records([b"one"]))
         await cluster.world.clock.sleep(0.01)
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         began = cluster.world.clock.monotonic()
-        waiting = [gateway.call("Append", Appending(opening(name))) for name in ("s", "other")]
+        waiting = [gateway.call("Append", AppendCall(opening(name))) for name in ("s", "other")]
         for each in waiting:
             code, reason, metadata = await refusal(each)
             assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
             assert (metadata["outcome"], metadata["retriable"]) == ("not done", "true")
         assert cluster.world.clock.monotonic() - began == pytest.approx(CLOSE_SECONDS, abs=1)
-        for bookie in cluster.bookies.values():
-            bookie.release_commits()
+        release_commits(cluster)
 
 
 @scenario()
-async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they_may(
+async def test_dedup_ids_of_all_written_streams_stay_within_the_memory_limit(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, max_id_bytes=100 * KIB, writer_idle_ms=0) as [gateway]:
         await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
         wanted = lines(90)
-        call = Appending(
+        call = AppendCall(
             opening(), records(wanted[:50], ids=True), records(wanted[50:], ids=True), records([b"behind"])
         )
         code, reason, metadata = await refusal(gateway.call("Append", call))
-        # All that there is, with nobody else, would not do.
+        # The whole budget would not be enough, even without other streams.
         assert (code, reason, metadata["retriable"]) == (code_pb2.INVALID_ARGUMENT, "InvalidArgument", "false")
         assert call.acked() == 50
         assert await gateway.payloads() == wanted[:50]
         await eventually(gateway.idle, cluster)
         # What a stream has of ids comes back with its writer, and is given up with it.
-        again = Appending(opening(), records(wanted[:50], ids=True))
+        again = AppendCall(opening(), records(wanted[:50], ids=True))
         serving = gateway.call("Append", again)
         await eventually(lambda: again.acked() == 50, cluster)
-        other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
+        other = AppendCall(opening("other"), records(wanted[:60], ids=True), CLOSE)
         code, reason, metadata = await refusal(gateway.call("Append", other))
         assert (code, reason, metadata["retriable"]) == (code_pb2.RESOURCE_EXHAUSTED, "Busy", "true")
         again.say(CLOSE)
         await serving
         await eventually(gateway.idle, cluster)
-        other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
+        other = AppendCall(opening("other"), records(wanted[:60], ids=True), CLOSE)
         await gateway.call("Append", other)
         assert other.acked() == 60
         assert len(await gateway.payloads()) == 50
 
 
 @scenario()
-async def test_a_stream_whose_ids_never_fit_is_refused_before_the_one_who_writes_it_is_fenced(
+async def test_a_stream_whose_ids_never_fit_is_refused_before_its_writer_is_fenced(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, max_id_bytes=20 * KIB) as [gateway], StreamStore(client) as streams:
@@ -123,7 +123,7 @@ async def test_a_stream_whose_ids_never_fit_is_refused_before_the_one_who_writes
             for number in range(30):
                 await writer.append(b"by somebody else", dedup_id=b"%d" % number)
             await writer.flush()
-            call = Appending(opening(take_over=True), records([b"x"]))
+            call = AppendCall(opening(take_over=True), records([b"x"]))
             assert (await refusal(gateway.call("Append", call)))[1] == "InvalidArgument"
             await writer.append(b"as before")
         assert len(await gateway.payloads()) == 31
@@ -142,13 +142,11 @@ async def test_a_stream_has_its_share_of_the_budget_though_all_its_clients_ask_w
             assert budget.try_take(held)
             sending = [asyncio.ensure_future(writer.send([Outgoing(bytes(size))])) for _ in range(90)]
             await cluster.world.clock.sleep(0.01)
-            for bookie in cluster.bookies.values():
-                bookie.hold_commits()
+            hold_commits(cluster)
             budget.give(held)
             await cluster.world.clock.sleep(1)
             most = writer._flow.pending_bytes
-            for bookie in cluster.bookies.values():
-                bookie.release_commits()
+            release_commits(cluster)
             await asyncio.gather(*sending)
             assert size < most < 0.6 * budget.limit_bytes
 
@@ -167,7 +165,7 @@ def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_i
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         async with gateways(cluster, max_connection_streams=1, max_connection_bytes=8 * MIB) as [gateway]:
-            await gateway.call("Append", Appending(opening(), records(lines(3)), COMMIT, CLOSE))
+            await gateway.call("Append", AppendCall(opening(), records(lines(3)), COMMIT, CLOSE))
             subscribed: FakeCall[pb.SubscribeReply] = FakeCall(pb.SubscribeReply)
             subscribed.say(pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription="x")))
             subscribed.end()
@@ -184,12 +182,12 @@ def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_i
     play()
 
 
-async def _opened(gateway: Gateway, cluster: MemoryCluster, name: str) -> tuple[Appending, MemoryBookie]:
-    """A client of a stream that is on one bookie, and that bookie."""
+async def _opened(gateway: SimGateway, cluster: MemoryCluster, name: str) -> tuple[AppendCall, MemoryBookie]:
+    """Open a stream on a single bookie; return the call and the bookie."""
     policy = pb.StreamPolicy(ensemble=1, write_quorum=1, ack_quorum=1)
     await gateway.ask("Create", pb.CreateStreamRequest(name=name, policy=policy), pb.Stream)
     before = {each async for each in gateway.client.list_ledgers()}
-    call = Appending(opening(name), records([b"first"]))
+    call = AppendCall(opening(name), records([b"first"]))
     gateway.call("Append", call)
     await eventually(lambda: call.acked() == 1, cluster)
     [ledger_id] = [each async for each in gateway.client.list_ledgers() if each not in before]
@@ -198,7 +196,7 @@ async def _opened(gateway: Gateway, cluster: MemoryCluster, name: str) -> tuple[
 
 
 @scenario()
-async def test_a_stream_whose_bookies_are_slow_leaves_room_for_the_others_of_its_gateway(
+async def test_a_stream_with_slow_bookies_leaves_memory_for_the_others_of_its_gateway(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster) as [gateway]:
@@ -209,7 +207,7 @@ async def test_a_stream_whose_bookies_are_slow_leaves_room_for_the_others_of_its
                 break
             quick, bookie = await _opened(gateway, cluster, f"quick{number}")
         away.hold_commits()
-        more = [Appending(opening("slow")) for _ in range(4)]
+        more = [AppendCall(opening("slow")) for _ in range(4)]
         for call in more:
             call.say(records([bytes(900)] * 20))
             gateway.call("Append", call)

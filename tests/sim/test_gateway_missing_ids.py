@@ -1,4 +1,4 @@
-"""Requests to a gateway that leave out which ledger they mean: none is meant by that, and 0 by saying 0."""
+"""Gateway requests without a ledger id are refused; ledger 0 must be named explicitly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEDGER_REQUESTS: dict[str, tuple[type[Message], type[Message]]] = {
     "Recover": (ledger_pb2.RecoverRequest, ledger_pb2.Ledger),
     "Delete": (ledger_pb2.DeleteRequest, ledger_pb2.DeleteReply),
 }
-"""What each method is asked and answers, Delete at the end."""
+"""Request and answer of each method, Delete at the end."""
 
 
 async def ledger_zero(gateway: Stage, client: Client) -> None:
@@ -40,7 +40,7 @@ async def ledger_zero(gateway: Stage, client: Client) -> None:
 
 
 def call_with(method: str, request: Message) -> Any:
-    """A call of a method that says one thing."""
+    """A call with one request."""
     call: FakeCall[Any] = FakeCall(LEDGER_REQUESTS[method][1] if method in LEDGER_REQUESTS else ledger_pb2.AppendReply)
     call.say(request)
     return call
@@ -52,7 +52,7 @@ def test_every_method_that_names_a_ledger_is_here():
 
 
 class Limited:
-    """Whoever comes may use ledgers of some names only."""
+    """Grants callers only ledgers with certain names."""
 
     def principal(self, presented: Presented) -> Principal:
         return Principal("orders", frozenset(Permission), ledgers=("orders-",))
@@ -84,7 +84,7 @@ def test_a_request_that_names_no_ledger_is_refused_and_does_nothing_to_ledger_ze
 
 
 @scenario()
-async def test_ledger_zero_is_served_to_whoever_says_zero(cluster: MemoryCluster, client: Client) -> None:
+async def test_ledger_zero_is_served_if_zero_is_named(cluster: MemoryCluster, client: Client) -> None:
     async with stage(cluster, client) as gateway:
         await ledger_zero(gateway, client)
         for method, (kind, _) in LEDGER_REQUESTS.items():

@@ -1,4 +1,4 @@
-"""Read, Subscribe and the calls with one answer of ``StreamService``, on a simulated cluster."""
+"""Read, Subscribe and unary calls of ``StreamService``, on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from google.rpc import code_pb2
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchStream
 from tallybook.core.limits import KIB, MIB
-from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import CLOSE, COMMIT, NO_WAIT, Appending, Gateway, gateways, opening, records, refusal
+from tallybook.sim.stage.gateways import (
+    CLOSE,
+    COMMIT,
+    NO_WAIT,
+    AppendCall,
+    SimGateway,
+    gateways,
+    opening,
+    records,
+    refusal,
+)
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import StreamStore
 
@@ -55,9 +65,9 @@ class Subscribing(FakeCall[pb.SubscribeReply]):
         return [reply.advanced.position for reply in self.replies if reply.HasField("advanced")]
 
 
-async def written(gateway: Gateway, payloads: list[bytes], name: str = "s") -> list[str]:
-    """Append records, each an entry of its own, that readers see; where they are."""
-    call = Appending(opening(name))
+async def written(gateway: SimGateway, payloads: list[bytes], name: str = "s") -> list[str]:
+    """Append visible records, each in its own entry; return their positions."""
+    call = AppendCall(opening(name))
     serving = gateway.call("Append", call)
     for number, payload in enumerate(payloads):
         call.say(records([payload], set=True))
@@ -72,12 +82,12 @@ async def written(gateway: Gateway, payloads: list[bytes], name: str = "s") -> l
 
 
 @scenario()
-async def test_a_read_begins_where_it_is_told_to(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_read_starts_where_it_was_asked_to(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         message = [
             pb.NewRecord(payload=b"%d" % number, timestamp_ms=1_000 + number, txid=number // 2) for number in range(20)
         ]
-        call = Appending(opening(), pb.StreamAppendRequest(records=message), COMMIT, CLOSE)
+        call = AppendCall(opening(), pb.StreamAppendRequest(records=message), COMMIT, CLOSE)
         await gateway.call("Append", call)
         positions = call.positions()
         for start, first in (
@@ -118,7 +128,7 @@ async def test_a_read_that_follows_gets_what_comes_and_ends_with_the_stream(
 
 
 @scenario()
-async def test_missing_records_are_told_as_a_message_or_as_an_error(cluster: MemoryCluster, client: Client) -> None:
+async def test_missing_records_are_reported_as_a_message_or_as_an_error(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         positions = await written(gateway, lines(10))
         before = pb.StreamStart(sequence=4)
@@ -157,7 +167,7 @@ async def test_a_gap_comes_between_the_records_before_it_and_those_behind_it(
 
 
 @scenario()
-async def test_a_reader_that_takes_nothing_holds_little_and_is_told_where_it_was(
+async def test_a_reader_that_takes_nothing_uses_little_memory_and_gets_its_position(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, slow_reader_ms=2_000, message_bytes=4 * KIB) as [gateway]:
@@ -173,7 +183,7 @@ async def test_a_reader_that_takes_nothing_holds_little_and_is_told_where_it_was
 
 
 @scenario()
-async def test_a_client_that_does_not_take_the_word_of_a_gap_is_told_where_it_was(
+async def test_a_client_that_does_not_read_a_gap_message_gets_its_position(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, slow_reader_ms=2_000) as [gateway]:
@@ -188,9 +198,7 @@ async def test_a_client_that_does_not_take_the_word_of_a_gap_is_told_where_it_wa
 
 
 @scenario()
-async def test_a_subscriber_that_takes_no_more_is_told_where_it_was_whatever_is_said_to_it(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_subscriber_that_stops_always_gets_its_position(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster, slow_reader_ms=2_000) as [gateway]:
         positions = await written(gateway, lines(10))
         unopened = Subscribing()
@@ -225,7 +233,7 @@ async def test_a_subscription_whose_end_fails_is_not_kept_until_the_gateway_is_s
             return Fault.UNAVAILABLE if away and operation == "write_record" else None
 
     troubled = cluster.client(SMALL, seen_through=lambda store: FaultyStore(store, Away(), cluster.world.clock))
-    gateway = Gateway(cluster, "10.0.0.9:7450", troubled)
+    gateway = SimGateway(cluster, "10.0.0.9:7450", troubled)
     async with gateways(cluster) as [other]:
         positions = await written(other, lines(5))
         call = Subscribing()
@@ -263,7 +271,7 @@ async def test_a_client_that_goes_ends_its_read(cluster: MemoryCluster, client: 
 
 
 @scenario()
-async def test_a_subscription_goes_on_behind_what_its_client_was_done_with(
+async def test_a_subscription_continues_behind_what_its_client_has_processed(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, 2) as [one, two]:
@@ -293,7 +301,7 @@ async def test_a_subscription_goes_on_behind_what_its_client_was_done_with(
 
 
 @scenario()
-async def test_a_subscription_has_one_reader_who_is_waited_for_or_taken_from(
+async def test_a_subscription_has_one_reader_that_is_awaited_or_taken_over(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, 2) as [one, two]:
@@ -323,13 +331,13 @@ def test_clients_that_both_insist_do_not_fight_for_a_subscription(count: int) ->
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         async with gateways(cluster, count) as found:
-            sent = Appending(opening(credit_bytes=MIB), records(lines(1_000)), COMMIT, CLOSE)
+            sent = AppendCall(opening(credit_bytes=MIB), records(lines(1_000)), COMMIT, CLOSE)
             await found[0].call("Append", sent)
             positions = iter(sent.positions())
             clock, swaps = cluster.world.clock, 0
             until = clock.monotonic() + 60
 
-            async def insist(gateway: Gateway) -> None:
+            async def insist(gateway: SimGateway) -> None:
                 nonlocal swaps
                 while clock.monotonic() < until:
                     call = Subscribing(take_over=True)
@@ -350,9 +358,7 @@ def test_clients_that_both_insist_do_not_fight_for_a_subscription(count: int) ->
 
 
 @scenario()
-async def test_what_was_advanced_is_kept_when_a_client_or_its_gateway_goes(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_advances_are_kept_when_a_client_or_its_gateway_dies(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster, 2) as [one, two]:
         positions = await written(one, lines(10))
         first = Subscribing()
@@ -419,7 +425,7 @@ async def test_what_cannot_be_undone_has_to_say_where_in_the_stream(cluster: Mem
             assert (await refusal(gateway.call(method, asked)))[:2] == (code_pb2.INVALID_ARGUMENT, "InvalidArgument")
         assert await gateway.ask("ListSubscriptions", listing, pb.ListSubscriptionsReply) == stands
         assert await gateway.payloads() == lines(10)
-        # Whoever means the beginning says so, also by the number that stands for it.
+        # A client that means the beginning says so, also by the enum's number.
         edge = pb.ResetSubscriptionRequest(name="s", subscription="x", start=pb.StreamStart(edge=pb.EDGE_UNSPECIFIED))
         reset = await gateway.ask("ResetSubscription", edge, pb.Subscription)
         assert reset.cursor == pb.Cursor(position=positions[0], after=False)
@@ -468,7 +474,7 @@ async def test_streams_are_made_changed_renamed_listed_and_deleted(cluster: Memo
 
 
 @scenario()
-async def test_streams_of_a_namespace_are_its_own_and_nothing_of_it_stays_when_nobody_uses_it(
+async def test_streams_of_a_namespace_are_its_own_and_an_unused_namespace_leaves_nothing(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, writer_idle_ms=100) as [gateway], StreamStore(client, namespace="prod") as streams:
@@ -478,7 +484,7 @@ async def test_streams_of_a_namespace_are_its_own_and_nothing_of_it_stays_when_n
         await streams.create_namespace(retention="1h")
         made = await gateway.ask("Create", pb.CreateStreamRequest(name="s", namespace="prod"), pb.Stream)
         assert (made.namespace, made.policy.retention_s) == ("prod", 3_600)
-        await gateway.call("Append", Appending(opening(namespace="prod"), records(lines(3)), COMMIT, CLOSE))
+        await gateway.call("Append", AppendCall(opening(namespace="prod"), records(lines(3)), COMMIT, CLOSE))
         assert await gateway.payloads() == []
         read = Reading(namespace="prod")
         await gateway.call("Read", read)
@@ -488,7 +494,7 @@ async def test_streams_of_a_namespace_are_its_own_and_nothing_of_it_stays_when_n
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_nothing_can_have_is_refused_whatever_is_asked(name: str) -> None:
+def test_an_invalid_name_is_refused_by_every_method(name: str) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         start = pb.StreamStart(edge=pb.EDGE_LATEST)
@@ -530,7 +536,7 @@ def test_a_name_that_nothing_can_have_is_refused_whatever_is_asked(name: str) ->
 
 
 @scenario()
-async def test_what_is_no_message_or_says_nothing_is_refused(cluster: MemoryCluster, client: Client) -> None:
+async def test_invalid_and_empty_messages_are_refused(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         asked: list[tuple[str, bytes]] = [
             ("Describe", b"\xff"),
@@ -561,10 +567,10 @@ async def test_what_is_no_message_or_says_nothing_is_refused(cluster: MemoryClus
 async def test_streams_of_both_services_count_against_the_same_limits(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster, max_connection_streams=2) as [gateway]:
         with gateway.limits.admit(caller("here"), 1):
-            call = Appending(opening())
+            call = AppendCall(opening())
             gateway.call("Append", call)
             await eventually(lambda: bool(call.replies), cluster)
-            more = {"Append": Appending(opening()), "Read": Reading(), "Subscribe": Subscribing()}
+            more = {"Append": AppendCall(opening()), "Read": Reading(), "Subscribe": Subscribing()}
             for method, refused in more.items():
                 assert (await refusal(gateway.call(method, refused)))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
         await gateway.call("Read", Reading())

@@ -1,9 +1,10 @@
-"""Passes over many objects that hang, while listings are answered: each costs a deadline, and a pass asks for few."""
+"""Offload passes over many objects that hang while listings work: each costs one deadline, for few per pass."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,15 +13,15 @@ from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.objects.probe import MOST_TIMEOUTS, ObjectPass
+from tallybook.archive.objects.probe import MAX_TIMEOUTS, ObjectPass
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.offload.bucket.unknown_objects import CONCURRENT_READS
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.offload.service import OffloadService, status_of
-from tallybook.offload.unexplained import CONCURRENT_READS
-from tallybook.repair.fsck_bucket import check_bucket
+from tallybook.repair.fsck.bucket import check_bucket
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
@@ -28,8 +29,11 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
+from .parts import closed_id as closed
+from .parts import object_keys as objects
+from .parts import offloader
 from .test_offload_last_object import DELAY_S
-from .test_offload_manifest import SETTINGS, closed, objects, offloader
+from .test_offload_manifest import SETTINGS
 from .test_offload_verify import Hanging
 from .test_offloader_memory import opened
 
@@ -37,7 +41,7 @@ COUNT = CONCURRENT_READS + 8
 
 
 class SlowListing(MemoryStore):
-    """A store whose listings take a moment."""
+    """A store with slow listings."""
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         await asyncio.sleep(0)
@@ -54,8 +58,8 @@ async def test_a_pass_that_has_ended_does_not_begin_again_with_a_timeout_that_is
 
     asked = ObjectPass(SlowListing(RealClock()))
     timeouts = []
-    for at in range(MOST_TIMEOUTS + 2):
-        if at == MOST_TIMEOUTS:
+    for at in range(MAX_TIMEOUTS + 2):
+        if at == MAX_TIMEOUTS:
             await asked.ask(answer)
             continue
         with pytest.raises(ArchiveUnavailable) as raised:
@@ -65,18 +69,19 @@ async def test_a_pass_that_has_ended_does_not_begin_again_with_a_timeout_that_is
     assert asked.ended
 
 
-async def archived(stage: ArchiveStage, client: Client) -> list[int]:
-    """Ledgers in objects of their own."""
-    ledgers = [await closed(client, 120) for _ in range(COUNT)]
-    await offloader(stage).round()
-    return ledgers
+@asynccontextmanager
+async def archived(cluster: MemoryCluster, client: Client) -> AsyncIterator[tuple[Hanging, ArchiveStage, list[int]]]:
+    """Ledgers in objects of their own, which may hang."""
+    store = Hanging(cluster.world.clock, ArchiveUnavailable)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledgers = [await closed(client, 120) for _ in range(COUNT)]
+        await offloader(stage, SETTINGS).round()
+        yield store, stage, ledgers
 
 
 @scenario(deadline_seconds=60_000)
 async def test_a_catalog_waits_for_few_objects_that_hang_and_names_all(cluster: MemoryCluster, client: Client) -> None:
-    store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        await archived(stage, client)
+    async with archived(cluster, client) as (store, stage, _):
         store.hang = set(await objects(stage))
         catalog = await read_catalog(store, InlineWorkers())
         assert set(catalog.damaged) == store.hang
@@ -87,9 +92,7 @@ async def test_a_catalog_waits_for_few_objects_that_hang_and_names_all(cluster: 
 def test_the_oldest_objects_that_hang_hide_none_of_the_others(named: bool) -> None:
     @scenario(deadline_seconds=60_000)
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        store = Hanging(cluster.world.clock, ArchiveUnavailable)
-        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-            ledgers = await archived(stage, client)
+        async with archived(cluster, client) as (store, stage, ledgers):
             if not named:
                 await store.delete(MANIFEST_KEY)
             store.hang = set((await objects(stage))[: COUNT // 2])
@@ -108,33 +111,18 @@ def test_the_oldest_objects_that_hang_hide_none_of_the_others(named: bool) -> No
 
 
 @scenario(deadline_seconds=60_000)
-async def test_a_library_says_of_what_it_did_not_ask_for_that_it_is_not_known(
+async def test_an_orphan_that_hangs_keeps_nothing_else_from_being_removed(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        ledgers = await archived(stage, client)
-        store.hang = set(await objects(stage))
-        async with ArchiveLibrary(store, InlineWorkers()) as library:
-            for ledger_id in ledgers:
-                with pytest.raises(ArchiveUnavailable):
-                    await anext(library.read(ledger_id))
-
-
-@scenario(deadline_seconds=60_000)
-async def test_what_belongs_to_nobody_and_hangs_keeps_nothing_else_from_being_removed(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        ledgers, worker = await archived(stage, client), offloader(stage)
+    async with archived(cluster, client) as (store, stage, ledgers):
+        worker = offloader(stage, SETTINGS)
         for ledger_id in ledgers:
             await client.delete_ledger(ledger_id)
         await worker.round()
         await cluster.world.clock.sleep(DELAY_S)
         store.hang, store.asked_for = set(await objects(stage)), set()
         await worker.round()
-        assert MOST_TIMEOUTS <= len(store.asked_for) <= CONCURRENT_READS
+        assert MAX_TIMEOUTS <= len(store.asked_for) <= CONCURRENT_READS
         assert worker.totals.objects_removed == 0
         store.hang = set(store.asked_for)
         await worker.round()
@@ -143,68 +131,62 @@ async def test_what_belongs_to_nobody_and_hangs_keeps_nothing_else_from_being_re
 
 @scenario(deadline_seconds=60_000)
 async def test_a_rebuild_waits_for_few_objects_that_hang_and_names_all(cluster: MemoryCluster, client: Client) -> None:
-    store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        await archived(stage, client)
+    async with archived(cluster, client) as (store, stage, _):
         problems, fresh = list[str](), MemoryMetadata(SeededRng(5)).client().store
         async for rebuilt in rebuild_catalog(store, fresh, InlineWorkers()):
             problems += [rebuilt.key] if rebuilt.problem else []
             store.hang = set(await objects(stage)) - {rebuilt.key} if not store.hang else store.hang
         assert set(problems) == store.hang
         assert len(problems) == COUNT - 1
-        assert store.asked == MOST_TIMEOUTS
+        assert store.asked == MAX_TIMEOUTS
 
 
 @scenario(deadline_seconds=60_000)
 async def test_a_check_of_the_bucket_waits_for_few_objects_that_hang_and_names_all(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        await archived(stage, client)
+    async with archived(cluster, client) as (store, stage, _):
         store.hang = set(await objects(stage))
         for key in store.hang:
             stage.reader.forget(key)
         metadata = cluster.metadata.client().store
         found = [each async for each in check_bucket(metadata, store, stage.reader, lambda: None)]
         assert len(found) == COUNT
-        assert store.asked == MOST_TIMEOUTS
+        assert store.asked == MAX_TIMEOUTS
         store.hang = set((await objects(stage))[: COUNT // 2])
         found = [each async for each in check_bucket(metadata, store, stage.reader, lambda: None)]
         assert len(found) == COUNT // 2
 
 
 @scenario(deadline_seconds=60_000)
-async def test_a_round_of_the_offloader_waits_for_few_objects_that_hang_and_the_next_ones_for_others(
+async def test_an_offloader_pass_waits_for_few_hanging_objects_and_the_next_passes_for_others(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        ledgers, worker = await archived(stage, client), offloader(stage)
+    async with archived(cluster, client) as (store, stage, ledgers):
+        worker = offloader(stage, SETTINGS)
         await cluster.world.clock.sleep(SETTINGS.deletion_lag_s)
         store.hang = set(await objects(stage))
         await worker.round()
-        assert store.asked == MOST_TIMEOUTS
+        assert store.asked == MAX_TIMEOUTS
         await worker.round()
-        assert store.asked == 2 * MOST_TIMEOUTS
+        assert store.asked == 2 * MAX_TIMEOUTS
         store.hang, store.asked = set(), 0
         await worker.round()
-        assert worker.totals.ledgers_released == COUNT - 2 * MOST_TIMEOUTS
+        assert worker.totals.ledgers_released == COUNT - 2 * MAX_TIMEOUTS
         store.hang = set(await objects(stage))
         for ledger_id in ledgers:
             await client.delete_ledger(ledger_id)
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         assert store.asked <= CONCURRENT_READS
         assert len(await objects(stage)) == COUNT
 
 
 @scenario(deadline_seconds=60_000)
-async def test_what_runs_once_comes_past_objects_that_hang_or_says_what_is_left(
+async def test_a_single_run_gets_past_hanging_objects_or_reports_the_rest(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    store, tasks = Hanging(cluster.world.clock, ArchiveUnavailable), client_tasks("offloader")
-    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-        await archived(stage, client)
+    tasks = client_tasks("offloader")
+    async with archived(cluster, client) as (store, stage, _):
         await cluster.world.clock.sleep(SETTINGS.deletion_lag_s)
         place = opened(stage, tasks)
 
@@ -213,9 +195,9 @@ async def test_what_runs_once_comes_past_objects_that_hang_or_says_what_is_left(
 
         everything = await objects(stage)
         store.hang = set(everything)
-        with pytest.raises(ArchiveUnavailable, match=f"{COUNT - MOST_TIMEOUTS} ledgers"):
+        with pytest.raises(ArchiveUnavailable, match=f"{COUNT - MAX_TIMEOUTS} ledgers"):
             await work()
-        assert (await status_of(place))["failures"] == MOST_TIMEOUTS
+        assert (await status_of(place))["failures"] == MAX_TIMEOUTS
         store.hang = set(everything[: COUNT // 2])
         assert (await work())["ledgers_released"] == COUNT - COUNT // 2
         store.hang.clear()

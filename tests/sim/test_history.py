@@ -1,10 +1,10 @@
-"""The checker of histories: a sound one passes, and each kind of violation is found when it is planted."""
+"""The history checker: a correct history passes, and each planted violation is found."""
 
 from __future__ import annotations
 
 import pytest
 
-from tallybook.sim.history import End, History, Operation, Reading, check
+from tallybook.sim.workload.history import History, LedgerEnd, Operation, Reading, check
 
 LEDGER = 3
 
@@ -27,7 +27,7 @@ class Written:
             append = self.history.append("writer", LEDGER, payload(number))
             append.ok(entry_id=number)
             self.appends.append(append)
-        self.end = End(3, length(4))
+        self.end = LedgerEnd(3, length(4))
         self.history.close("writer", LEDGER).ok(end=self.end)
         self.recovery = self.history.recover("recoverer", LEDGER)
         self.recovery.ok(end=self.end)
@@ -84,18 +84,18 @@ def test_an_end_below_a_confirmed_entry_is_found(written: Written) -> None:
 
 
 def test_two_ends_are_found(written: Written) -> None:
-    written.recovery.end = End(2, length(3))
+    written.recovery.end = LedgerEnd(2, length(3))
     assert written.found[0][0] == "I4"
 
 
 def test_a_reader_that_sees_another_end_is_found(written: Written) -> None:
-    written.readings[1].end = End(3, length(4) + 1)
+    written.readings[1].end = LedgerEnd(3, length(4) + 1)
     assert {invariant for invariant, _ in written.found} == {"I4"}
 
 
 def test_an_end_whose_length_is_not_that_of_its_entries_is_found() -> None:
     written = Written()
-    wrong = End(3, length(4) - 1)
+    wrong = LedgerEnd(3, length(4) - 1)
     for told in (*written.history.operations, *written.readings):
         if told.end is not None:
             told.end = wrong
@@ -129,10 +129,10 @@ def test_an_id_given_twice_is_found(written: Written) -> None:
     assert ("I8", "entry 3 was given to two appends") in written.found
 
 
-def test_bytes_that_nobody_appended_are_found(written: Written) -> None:
+def test_bytes_that_were_never_appended_are_found(written: Written) -> None:
     tail = written.history.reading("tail", LEDGER)
     tail.saw(4, b"from nowhere")
-    assert written.found == [("I8", "tail read entry 4 = b'from nowhere', which nobody appended")]
+    assert written.found == [("I8", "tail read entry 4, never appended: b'from nowhere'")]
 
 
 def test_an_entry_whose_append_was_refused_is_found(written: Written) -> None:

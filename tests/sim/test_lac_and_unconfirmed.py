@@ -1,4 +1,4 @@
-"""What can be learnt of a ledger that is still open: its LAC, from whoever answers, and what lies past it."""
+"""What a reader can learn of an open ledger: its LAC, from any bookie, and unconfirmed entries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import product
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.client.connection.lac_updates import LONGEST_PAUSE_SECONDS
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.client.reader.lac import highest_lac, told_lac
-from tallybook.client.rpc_lacs import LONGEST_PAUSE_SECONDS
+from tallybook.client.reader.lac import highest_lac, reported_lac
 from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import Entry
 from tallybook.core.errors import (
@@ -27,12 +27,17 @@ from tallybook.core.errors import (
     ReadBeyondLac,
 )
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.steps import LINGER_SECONDS
+from tallybook.runtime.concurrency.async_iterators import LINGER_SECONDS
+from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.rng import SystemRng
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
-from tallybook.sim.stage.tail import Tail
+from tallybook.sim.stage.tail import BackgroundTail
+
+from ..sampling import sample
+from .parts import written_ledger
 
 
 def ensemble(ledger) -> tuple[str, ...]:
@@ -40,7 +45,7 @@ def ensemble(ledger) -> tuple[str, ...]:
 
 
 async def quiet(cluster: MemoryCluster) -> None:
-    """Let the writer tell its LAC."""
+    """Wait until the writer has sent its LAC."""
     await cluster.world.clock.sleep(1)
 
 
@@ -48,7 +53,7 @@ async def quiet(cluster: MemoryCluster) -> None:
 
 
 @scenario()
-async def test_c33_a_deleted_ledger_is_no_such_ledger_in_whatever_mode_it_is_opened(
+async def test_c33_a_deleted_ledger_is_no_such_ledger_in_every_mode_of_opening(
     cluster: MemoryCluster, client: Client
 ) -> None:
     closed, left_open = await client.create_ledger(), await client.create_ledger()
@@ -78,11 +83,11 @@ async def test_c33_a_deleted_ledger_is_no_such_ledger_in_whatever_mode_it_is_ope
             await attempt
 
 
-# -- C35, C40: who has to answer -------------------------------------------------------------------
+# -- C35, C40: required answers --------------------------------------------------------------------
 
 
 class Told:
-    """Connections to bookies that say one thing each."""
+    """Connections to bookies with one fixed answer each."""
 
     def __init__(self, answers: Mapping[str, int | type[Exception]]) -> None:
         self._answers = answers
@@ -105,8 +110,9 @@ class _Says:
 
 
 async def asked(question: Callable[..., Awaitable[int]], metadata: LedgerMetadata, connections: Told) -> int:
-    """The answer, of bookies of which none is BUSY."""
-    return await question(metadata, connections, clock=RealClock(), deadline=0.0)
+    """The expected result, if no bookie is BUSY."""
+    busy = Backoff(RealClock(), SystemRng(), first_s=1.0, deadline=0.0)
+    return await question(metadata, connections, busy)
 
 
 SIZES = [
@@ -115,8 +121,8 @@ SIZES = [
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "".join(map(str, sizes)))
-async def test_c35_the_lac_is_told_exactly_where_every_ack_quorum_was_met(sizes: tuple[int, int, int]) -> None:
-    """Every answer pattern: a LAC, nothing known of the ledger (which is an answer, too), or no answer."""
+async def test_c35_the_lac_is_known_exactly_where_every_ack_quorum_was_reached(sizes: tuple[int, int, int]) -> None:
+    """Every combination of answers: a LAC, unknown ledger (also an answer), or no answer."""
     quorum = Quorum(*sizes)
     names = tuple(f"b{position}" for position in range(quorum.ensemble))
     metadata = LedgerMetadata(1, quorum, (Fragment(0, names),), "c", 0)
@@ -135,10 +141,10 @@ async def test_c35_the_lac_is_told_exactly_where_every_ack_quorum_was_met(sizes:
             with pytest.raises(BookieUnavailable):
                 await asked(highest_lac, metadata, Told(answers))
         if told:
-            assert await asked(told_lac, metadata, Told(answers)) == highest
+            assert await asked(reported_lac, metadata, Told(answers)) == highest
         else:
             with pytest.raises(BookieUnavailable):
-                await asked(told_lac, metadata, Told(answers))
+                await asked(reported_lac, metadata, Told(answers))
 
 
 async def test_c35_the_lac_is_at_least_what_the_last_fragment_says() -> None:
@@ -146,17 +152,16 @@ async def test_c35_the_lac_is_at_least_what_the_last_fragment_says() -> None:
     metadata = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, names), Fragment(7, ("b1", "b2", "b3"))), "c", 0)
     new = Told({"b1": EntryAbsent, "b2": 3, "b3": EntryAbsent})
     assert await asked(highest_lac, metadata, new) == 6
-    assert await asked(told_lac, metadata, new) == 6
+    assert await asked(reported_lac, metadata, new) == 6
 
 
 @scenario()
 async def test_c40_the_lac_with_all_some_and_no_bookies_up(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
     reader = await client.open_ledger(ledger.id, recover=False)
     first, second, third = ensemble(ledger)
-    # One of them has heard of more than the others.
+    # One of them has a higher LAC than the others.
     await cluster.bookies[third].write_lac(ledger.id, 12, b"")
     ledger.abandon()
     assert await reader.try_read_last_add_confirmed() == 12
@@ -179,8 +184,7 @@ async def test_c40_the_lac_with_all_some_and_no_bookies_up(cluster: MemoryCluste
 
 @scenario()
 async def test_c40_of_a_closed_ledger_no_bookie_is_asked(cluster: MemoryCluster, client: Client) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
     reader = await client.open_ledger(ledger.id)
     for bookie in cluster.bookies.values():
         bookie.kill()
@@ -193,9 +197,8 @@ async def test_c40_of_a_closed_ledger_no_bookie_is_asked(cluster: MemoryCluster,
 
 @scenario()
 async def test_c38_an_explicit_lac_survives_the_restart_of_the_bookies(cluster: MemoryCluster, client: Client) -> None:
-    """The last batch cannot carry its own LAC: without the explicit one, only a recovery would tell."""
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    """No batch carries the LAC of the last one: without an explicit LAC only a recovery can determine it."""
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
     ledger.abandon()
     for bookie in cluster.bookies.values():
@@ -208,8 +211,7 @@ async def test_what_a_writer_shows_is_seen_at_once_though_a_bookie_hangs(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
-        ledger = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(silent, 10, ensemble=3, write_quorum=3, ack_quorum=2)
         assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed < 9
         cluster.bookies["bookie-1"].pause()
         before = cluster.world.clock.monotonic()
@@ -220,12 +222,11 @@ async def test_what_a_writer_shows_is_seen_at_once_though_a_bookie_hangs(
 
 
 @scenario(bookies=3)
-async def test_a_writer_that_too_few_bookies_hear_does_not_say_that_readers_see_it(
+async def test_a_lac_that_reached_too_few_bookies_is_not_reported_as_visible(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
-        ledger = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(silent, 10, ensemble=3, write_quorum=3, ack_quorum=2)
         for name in ("bookie-0", "bookie-1"):
             cluster.die(name)
         assert await ledger.show() == -1
@@ -238,13 +239,12 @@ async def test_a_writer_that_too_few_bookies_hear_does_not_say_that_readers_see_
 
 
 @scenario(bookies=4)
-async def test_what_is_shown_reaches_readers_who_ask_a_part_of_a_wide_ensemble(
+async def test_an_explicit_lac_reaches_readers_that_ask_a_part_of_a_wide_ensemble(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Each write set of 4/2/2 is covered by one answer of two: two bookies that heard could be missed by a reader."""
+    """With 4/2/2, answers that cover each write set may miss the two bookies that know the LAC."""
     async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
-        ledger = await silent.create_ledger(ensemble=4, write_quorum=2, ack_quorum=2)
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(silent, 10, ensemble=4, write_quorum=2, ack_quorum=2)
         members = ledger.metadata.last_fragment.bookies
         for at in (1, 3):
             cluster.bookies[members[at]].pause()
@@ -257,14 +257,13 @@ async def test_what_is_shown_reaches_readers_who_ask_a_part_of_a_wide_ensemble(
 
 
 @scenario(bookies=3)
-async def test_a_writer_that_has_died_tells_that_its_client_is_closed(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_dead_writer_reports_that_its_client_is_closed(cluster: MemoryCluster, client: Client) -> None:
     async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
-        died = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
-        await died.append_many(lines(10))
+        died = await written_ledger(silent, 10, ensemble=3, write_quorum=3, ack_quorum=2)
         await client.recover_ledger(died.id)
         with pytest.raises(LedgerFenced):
             await died.append(b"too late")
-        # Whoever creates another ledger makes the client forget the handle that has died: closing does not stop it.
+        # Creating another ledger makes the client drop the dead handle; close does not stop it.
         await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
     with pytest.raises(LedgerClosed, match="the client is closed"):
         await died.show()
@@ -274,21 +273,20 @@ async def test_a_writer_that_has_died_tells_that_its_client_is_closed(cluster: M
 
 
 def waiters(cluster: MemoryCluster) -> int:
-    """Long polls that bookies hold open."""
+    """Number of open long polls at bookies."""
     return sum(len(waiting) for bookie in cluster.bookies.values() for waiting in bookie._life.lac_waiters.values())
 
 
 @scenario()
 async def test_c39_a_timeout_cancels_the_watcher(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
     reader = await client.open_ledger(ledger.id, recover=False)
     tail = reader.tail(10)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
             await anext(tail)
-    assert waiters(cluster) <= 3, "polls that ended left nobody behind"
+    assert waiters(cluster) <= 3, "ended polls left no waiters behind"
     # The caller may come back for a while. Then the polls are left, and end at the bookie with their own timeout.
     await cluster.world.clock.sleep(LINGER_SECONDS + 6)
     assert waiters(cluster) == 0
@@ -298,13 +296,12 @@ async def test_c39_a_timeout_cancels_the_watcher(cluster: MemoryCluster, client:
 
 
 @scenario()
-async def test_c39_a_wait_goes_on_while_bookies_are_down_and_hears_of_what_comes(
+async def test_c39_a_wait_continues_while_bookies_are_down_and_sees_later_entries(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
-    tail = Tail(cluster, ledger.id)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     for name in ensemble(ledger):
         cluster.bookies[name].kill()
@@ -319,15 +316,15 @@ async def test_c39_a_wait_goes_on_while_bookies_are_down_and_hears_of_what_comes
     await eventually(tail.task.done, cluster, seconds=1)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*sample(range(8))])
 def test_c39_no_wake_up_is_lost_however_the_lac_moves(seed: int) -> None:
-    """The LAC moves before, while and after each poll is on its way; nothing waits for a timeout to be seen."""
+    """The LAC advances before, during and after each poll; no advance waits for a timeout."""
 
     @scenario(seed=seed)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         rng = cluster.world.rng.fork("pauses")
         ledger = await client.create_ledger()
-        tail = Tail(cluster, ledger.id)
+        tail = BackgroundTail(cluster, ledger.id)
         for index in range(60):
             await ledger.append(lines(1, index)[0])
             await cluster.world.clock.sleep(rng.random() * 0.01)
@@ -340,17 +337,16 @@ def test_c39_no_wake_up_is_lost_however_the_lac_moves(seed: int) -> None:
 
 
 @pytest.mark.parametrize("position", range(3))
-def test_c39_a_wait_hears_the_one_bookie_that_knows(position: int) -> None:
-    """The others are cut off from the writer, and answer nothing as long as they have nothing to say."""
+def test_c39_a_wait_gets_the_answer_of_the_one_bookie_that_knows(position: int) -> None:
+    """The other bookies are disconnected from the writer, and do not answer long polls without news."""
 
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await client.create_ledger()
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(client, 10)
         ledger.abandon()
         names = ensemble(ledger)
         reader = await client.open_ledger(ledger.id, recover=False)
-        assert reader.last_add_confirmed < 9, "the last batch was confirmed, but nobody has been told"
+        assert reader.last_add_confirmed < 9, "the last batch was confirmed, but no bookie knows it"
         waiting = asyncio.ensure_future(anext(reader.tail(9)))
         await cluster.world.clock.sleep(7)
         assert not waiting.done()
@@ -367,8 +363,7 @@ def test_c39_a_wait_hears_the_one_bookie_that_knows(position: int) -> None:
 async def test_c37_recovery_takes_an_entry_for_missing_as_soon_as_enough_say_so(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
     ledger.abandon()
     slow = cluster.bookies[ensemble(ledger)[0]]
@@ -392,12 +387,11 @@ async def collect(entries: AsyncIterator[Entry], into: list[bytes]) -> None:
 
 
 async def with_unconfirmed_at_one(cluster: MemoryCluster, client: Client) -> tuple[LedgerReader, list[str]]:
-    """A reader of ten confirmed entries and five that only one bookie has, and the names of the others, which are dead.
+    """A reader of an abandoned ledger with ten confirmed entries and five on one bookie; and the dead other bookies.
 
-    Its writer is gone.
+    The writer is dead.
     """
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
     first, second, third = ensemble(ledger)
     reader = await client.open_ledger(ledger.id, recover=False)
@@ -416,7 +410,7 @@ async def test_unconfirmed_entries_can_be_read_up_to_the_first_that_is_not_there
 ) -> None:
     reader, dead = await with_unconfirmed_at_one(cluster, client)
     seen: list[bytes] = []
-    # One bookie has them, two do not answer: whether there is a 16th nobody can say.
+    # One bookie has them, two do not answer: whether there is a 16th entry is unknown.
     with pytest.raises(BookieUnavailable):
         await collect(reader.read_unconfirmed(5, 100), seen)
     assert seen == lines(10, 5)
@@ -436,11 +430,10 @@ async def test_unconfirmed_entries_can_be_read_up_to_the_first_that_is_not_there
 
 
 @scenario()
-async def test_past_the_end_of_a_closed_ledger_there_is_nothing_whatever_bookies_still_hold(
+async def test_past_the_end_of_a_closed_ledger_there_is_nothing_even_if_bookies_hold_more(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await quiet(cluster)
     reader = await client.open_ledger(ledger.id, recover=False)
     first, second, third = ensemble(ledger)
@@ -464,12 +457,12 @@ async def test_past_the_end_of_a_closed_ledger_there_is_nothing_whatever_bookies
 
 
 @scenario()
-async def test_without_a_last_entry_whatever_there_is_can_be_read_and_its_end_is_no_error(
+async def test_without_a_last_entry_all_there_is_can_be_read_and_the_end_is_no_error(
     cluster: MemoryCluster, client: Client
 ) -> None:
     reader, dead = await with_unconfirmed_at_one(cluster, client)
     seen: list[bytes] = []
-    # One bookie has them, two do not answer: that there is no 16th nobody can say.
+    # One bookie has them, two do not answer: it is unknown whether there is no 16th entry.
     with pytest.raises(BookieUnavailable):
         await collect(reader.read_unconfirmed(5), seen)
     assert seen == lines(10, 5)
@@ -494,8 +487,7 @@ async def test_without_a_last_entry_whatever_there_is_can_be_read_and_its_end_is
 async def test_without_a_last_entry_the_end_of_a_closed_ledger_is_the_end(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
     async with await client.create_ledger() as empty:
         pass
     reader = await client.open_ledger(ledger.id)
@@ -508,15 +500,14 @@ async def test_without_a_last_entry_the_end_of_a_closed_ledger_is_the_end(
 async def test_without_a_last_entry_a_striped_ledger_is_read_across_its_stripes(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger(ensemble=5, write_quorum=2, ack_quorum=2, stripe_entries=4)
-    await ledger.append_many(lines(30))
+    ledger = await written_ledger(client, 30, ensemble=5, write_quorum=2, ack_quorum=2, stripe_entries=4)
     await quiet(cluster)
     reader = await client.open_ledger(ledger.id, recover=False)
     assert [entry.payload async for entry in reader.read_unconfirmed(3)] == lines(27, 3)
     ledger.abandon()
 
 
-# -- LACs that are told alone ----------------------------------------------------------------------
+# -- explicit LACs ---------------------------------------------------------------------------------
 
 
 @scenario(deadline_seconds=3600)

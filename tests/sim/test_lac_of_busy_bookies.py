@@ -1,9 +1,8 @@
-"""Asking for the LAC of bookies that are busy, or that the ledger has left: who is waited for, and how long."""
+"""Reads of the LAC from busy bookies, or from bookies that the ledger has left: which are awaited, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,25 +14,27 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, InvariantViolation, MetadataUnavailable, NoSuchLedger
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.metadata.store import MetadataStore, Ok, Versioned
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
+from tallybook.metadata.store import Ok
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, scenario
+
+from .parts import ReadHook, written_ledger
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
 NEW = ("bookie-3", "bookie-4", "bookie-5")
 
 
 async def written(cluster: MemoryCluster, client: Client) -> LedgerWriter:
-    """A ledger of ten entries, whose bookies all know it."""
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    """A ledger of ten entries on all bookies."""
+    ledger = await written_ledger(client, 10)
     await cluster.world.clock.sleep(1)
     return ledger
 
 
 def busy_until(cluster: MemoryCluster, name: str, second: float, *, hint_ms: int) -> list[float]:
-    """Make a bookie BUSY until this second; returns where it notes when it was asked for the LAC."""
+    """Make a bookie BUSY until this second; return a list of the times at which it was asked for the LAC."""
     clock = cluster.world.clock
     asked: list[float] = []
 
@@ -77,7 +78,7 @@ def test_bookies_that_are_busy_for_a_moment_are_waited_for(hint_ms: int) -> None
 
 
 @scenario()
-async def test_nobody_waits_for_a_busy_bookie_where_the_others_suffice(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_busy_bookie_is_not_awaited_where_the_others_suffice(cluster: MemoryCluster, client: Client) -> None:
     ledger = await written(cluster, client)
     clock = cluster.world.clock
     asked = busy_until(cluster, ledger.metadata.last_fragment.bookies[0], clock.monotonic() + 60, hint_ms=800)
@@ -121,36 +122,8 @@ async def test_bookies_that_stay_busy_are_given_up_after_the_time_of_a_request(
 # -- the ledger has left them ----------------------------------------------------------------------
 
 
-class AfterRead:
-    """A metadata store, as one client sees it, where something happens right after the next read of a ledger."""
-
-    def __init__(self) -> None:
-        self.then: Callable[[], Awaitable[None]] | None = None
-        self.reads = 0
-
-    def __call__(self, store: MetadataStore) -> MetadataStore:
-        return _Hooked(store, self)
-
-
-class _Hooked:
-    def __init__(self, store: MetadataStore, hook: AfterRead) -> None:
-        self._store = store
-        self._hook = hook
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
-        self._hook.reads += 1
-        found = await self._store.read_ledger(ledger_id, linearizable=linearizable)
-        then, self._hook.then = self._hook.then, None
-        if then is not None:
-            await then()
-        return found
-
-
 async def moved(cluster: MemoryCluster, ledger_id: int) -> None:
-    """The ledger goes to the new bookies, and the old ones die."""
+    """Move the ledger to the new bookies and kill the old ones."""
     store = cluster.metadata.client().store
     for name in NEW:
         await cluster.bookies[name].write_lac(ledger_id, 19, b"")
@@ -162,7 +135,7 @@ async def moved(cluster: MemoryCluster, ledger_id: int) -> None:
 
 
 async def on_old_bookies(cluster: MemoryCluster, client: Client) -> int:
-    """A ledger that nobody writes, of ten entries."""
+    """A ledger of ten entries without a writer."""
     made = await client.create_unowned_ledger()
     store = cluster.metadata.client().store
     known = await store.read_ledger(made.ledger_id, linearizable=True)
@@ -177,7 +150,7 @@ async def test_a_ledger_that_moves_while_it_is_opened_is_found_where_it_went(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id = await on_old_bookies(cluster, client)
-    hook = AfterRead()
+    hook = ReadHook()
     async with cluster.client(SMALL, seen_through=hook) as other:
         hook.then = lambda: moved(cluster, ledger_id)
         reader = await other.open_ledger(ledger_id, recover=False)
@@ -196,7 +169,7 @@ async def test_a_ledger_that_moves_while_its_lac_is_read_is_found_where_it_went(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id = await on_old_bookies(cluster, client)
-    hook = AfterRead()
+    hook = ReadHook()
     async with cluster.client(SMALL, seen_through=hook) as other:
         reader = await other.open_ledger(ledger_id, recover=False)
         assert (reader.last_add_confirmed, hook.reads) == (9, 1), "one read of the metadata is enough to open"
@@ -209,7 +182,7 @@ async def test_a_ledger_that_is_closed_while_it_is_opened_ends_where_the_close_s
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await written(cluster, client)
-    hook = AfterRead()
+    hook = ReadHook()
 
     async def close() -> None:
         await ledger.close()
@@ -228,7 +201,7 @@ async def test_a_ledger_that_is_deleted_while_it_is_opened_is_no_such_ledger(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await written(cluster, client)
-    hook = AfterRead()
+    hook = ReadHook()
 
     async def delete() -> None:
         await client.delete_ledger(ledger.id)
@@ -242,11 +215,11 @@ async def test_a_ledger_that_is_deleted_while_it_is_opened_is_no_such_ledger(
 
 
 @scenario()
-async def test_while_the_metadata_cannot_be_read_again_the_silent_bookies_are_what_is_told(
+async def test_while_the_metadata_cannot_be_read_again_the_silent_bookies_are_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await written(cluster, client)
-    hook = AfterRead()
+    hook = ReadHook()
 
     async def go_away() -> None:
         async def no_answer() -> None:
@@ -258,7 +231,7 @@ async def test_while_the_metadata_cannot_be_read_again_the_silent_bookies_are_wh
 
     async with cluster.client(SMALL, seen_through=hook) as other:
         hook.then = go_away
-        with pytest.raises(BookieUnavailable, match="too few bookies tell"):
+        with pytest.raises(BookieUnavailable, match="too few bookies report"):
             await other.open_ledger(ledger.id, recover=False)
 
 
@@ -266,7 +239,7 @@ async def test_while_the_metadata_cannot_be_read_again_the_silent_bookies_are_wh
 
 
 class OneIsDefect:
-    """Connections to three bookies, of which one has a defect and the others are slow; which of them have answered."""
+    """Connections to three bookies, one with a defect and two slow; and a list of those that answered."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -293,7 +266,8 @@ async def test_no_question_outlives_the_search_for_the_lac(cluster: MemoryCluste
     connections, clock = OneIsDefect(), cluster.world.clock
     metadata = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, ("b0", "b1", "b2")),), "c", 0)
     before = asyncio.all_tasks()
+    busy = Backoff(clock, cluster.world.rng, first_s=1.0, deadline=clock.monotonic() + 5)
     with pytest.raises(InvariantViolation):
-        await highest_lac(metadata, connections, clock=clock, deadline=clock.monotonic() + 5)
+        await highest_lac(metadata, connections, busy)
     assert connections.under_way == 0
     assert asyncio.all_tasks() == before

@@ -1,18 +1,20 @@
-"""Ledgers that a living stream needs: by their ids they are deleted by force only, which no other ledger takes."""
+"""Ledgers of a living stream can only be deleted with force, which no other ledger needs."""
 
 import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import LedgerInUse, NoSuchLedger
-from tallybook.metadata.ledger_use import CURSOR, STREAM
+from tallybook.metadata.stream_use import CURSOR, STREAM
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.deliveries import Driver, rows
+from tallybook.sim.stage.deliveries import rows
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
 
+from .parts import delivering, one_stream
+
 
 async def made_with(client: Client, key: str) -> int:
-    """The ledger that has this among its custom metadata."""
+    """The ledger with this custom metadata key."""
     (found,) = [each async for each in client.list_ledgers() if key in (await client.ledger_metadata(each)).custom]
     return found
 
@@ -39,24 +41,20 @@ async def test_a_segment_and_a_cursor_are_deleted_by_force_only_and_the_stream_i
 
 
 @scenario()
-async def test_what_is_on_its_way_into_a_stream_is_deleted_by_force_only(
+async def test_a_ledger_in_delivery_to_a_stream_is_deleted_by_force_only(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (_, driver):
         (ledger,) = await driver.stage(4, rows(3))
         with pytest.raises(LedgerInUse, match=r"a delivery of sink '.+' of stream 's'"):
             await client.delete_ledger(ledger)
         assert await driver.deliver(4, [ledger])
         assert await driver.payloads() == rows(3)
-        await driver.close()
 
 
 @scenario()
 async def test_a_ledger_of_a_stream_that_was_deleted_is_like_any_other(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         stream_id = (await streams.info("s")).stream_id
         await streams.delete("s")
     for custom in ({STREAM: f"{stream_id}/1".encode()}, {STREAM: b"no stream at all"}):

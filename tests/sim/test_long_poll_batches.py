@@ -1,4 +1,4 @@
-"""What a long poll brings along saves a reader the asking, and is never trusted more than what he asks for."""
+"""Batches in the answer of a long poll save the reader a request, and are verified like any others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tallybook.core.answers import LacAnswer, ReadAnswer
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.sim.stage.tail import Tail
+from tallybook.sim.stage.tail import BackgroundTail
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Requests of clients: how many of each kind."""
+    """Counts client requests by kind."""
     found: Counter[str] = Counter()
     wait, read = DirectConnection.wait_lac, DirectConnection.read_batches
 
@@ -39,7 +39,7 @@ def test_a_reader_that_keeps_up_asks_for_no_batch(asked: Counter[str]) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         writer = await client.create_ledger()
-        tail = Tail(cluster, writer.id)
+        tail = BackgroundTail(cluster, writer.id)
         for count, line in enumerate(lines(50), start=1):
             await writer.append(line)
             await tail.until(lines(count), seconds=1)
@@ -50,11 +50,11 @@ def test_a_reader_that_keeps_up_asks_for_no_batch(asked: Counter[str]) -> None:
     play()
 
 
-def test_a_reader_of_a_striped_ledger_asks_whoever_has_what_one_bookie_has_not(asked: Counter[str]) -> None:
+def test_a_reader_of_a_striped_ledger_asks_other_bookies_for_missing_entries(asked: Counter[str]) -> None:
     @scenario(bookies=5)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         writer = await client.create_ledger(ensemble=5, write_quorum=2, ack_quorum=2)
-        tail = Tail(cluster, writer.id)
+        tail = BackgroundTail(cluster, writer.id)
         for count, line in enumerate(lines(50), start=1):
             await writer.append(line)
             await tail.until(lines(count), seconds=1)
@@ -89,7 +89,7 @@ def test_what_came_along_damaged_is_read_from_others(damage: str, monkeypatch: p
             await another.append(line)
         writer = await client.create_ledger()
         assert {another.id, writer.id} == {0, 1}
-        tail = Tail(cluster, writer.id)
+        tail = BackgroundTail(cluster, writer.id)
         for count, line in enumerate(lines(40), start=1):
             await writer.append(line)
             await tail.until(lines(count), seconds=2)
@@ -102,12 +102,12 @@ def test_what_came_along_damaged_is_read_from_others(damage: str, monkeypatch: p
 def test_a_reader_far_behind_is_brought_little_and_reads_the_rest(
     asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lac, "BROUGHT_BYTES", 64)
+    monkeypatch.setattr(lac, "PIGGYBACK_BYTES", 64)
 
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         writer = await client.create_ledger()
-        tail = Tail(cluster, writer.id)
+        tail = BackgroundTail(cluster, writer.id)
         await cluster.world.clock.sleep(1)
         for _ in range(5):
             await writer.append_many(lines(200))

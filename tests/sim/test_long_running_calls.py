@@ -1,4 +1,4 @@
-"""Calls of a gateway that outlast what they were admitted by: tokens that expire, keys and rules that change."""
+"""Long-running gateway calls are re-authorized: tokens expire, and keys and rules change."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from google.rpc import code_pb2
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.access import ANYBODY, LEDGER_NAME, Permission, Presented, Principal
-from tallybook.core.config import GatewaySettings
+from tallybook.core.access import LEDGER_NAME, UNRESTRICTED, Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, Unauthenticated
-from tallybook.gateway.authorizer import Authorizer
-from tallybook.gateway.limits import Limits
-from tallybook.gateway.metrics import Counts
-from tallybook.gateway.service import LedgerService
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.auth import Authorizer
+from tallybook.gateway.context import GatewayContext
+from tallybook.gateway.ledgers.service import LedgerService
+from tallybook.gateway.limits import GatewayLimits
+from tallybook.gateway.metrics import GatewayCounters
 from tallybook.proto import ledger_pb2, stream_pb2
-from tallybook.runtime.allowed import LOOK_SECONDS
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.security.denial_log import DenialLog
+from tallybook.runtime.security.reauthorization import RECHECK_SECONDS
 from tallybook.sim.stage.calls import FakeCall
+from tallybook.sim.stage.cancellation import each_cut
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.cut_off import each_cut
-from tallybook.sim.stage.gateways import Appending, gateways, opening, records, refusal
+from tallybook.sim.stage.gateways import AppendCall, gateways, opening, records, refusal
 from tallybook.sim.stage.scenario import SMALL, eventually, scenario
 
 EVERYTHING = frozenset(Permission)
 
 
 class Rules:
-    """Lets in by the name of a principal in place of a token; without one, everybody. Both may change at any time."""
+    """Accepts the name of a principal as token; without one, every caller. Both may change at any time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,7 +41,7 @@ class Rules:
         self.asked = 0
 
     def admit(self, name: str, for_s: float | None = None, **limits: Any) -> Presented:
-        """Let somebody in; what he shows."""
+        """Admit a principal; return its token."""
         self.known[name] = Principal(name, limits.pop("permissions", EVERYTHING), **limits)
         if for_s is not None:
             self.until_us[name] = self._clock.wall_us() + round(for_s * 1e6)
@@ -48,7 +49,7 @@ class Rules:
 
     def principal(self, presented: Presented) -> Principal:
         if not presented.authorization:
-            return ANYBODY
+            return UNRESTRICTED
         self.asked += 1
         [name] = presented.authorization
         until_us = self.until_us.get(name)
@@ -56,7 +57,7 @@ class Rules:
             raise Unauthenticated("the token has expired")
         if name not in self.known:
             raise AccessDenied(f"no principal is called {name}")
-        return self.known[name].known_by(name, until_us)
+        return self.known[name].with_identity(name, until_us)
 
 
 def reading(presented: Presented, **request: Any) -> FakeCall[stream_pb2.ReadStreamReply]:
@@ -73,9 +74,9 @@ def subscribing(presented: Presented) -> FakeCall[stream_pb2.SubscribeReply]:
     return call
 
 
-def appending(presented: Presented) -> Appending:
-    """A client that appends, and has not said its last word."""
-    call = Appending(opening(), records([b"one", b"two"]))
+def appending(presented: Presented) -> AppendCall:
+    """A client that appends and has not closed."""
+    call = AppendCall(opening(), records([b"one", b"two"]))
     call.presented = presented
     return call
 
@@ -95,7 +96,7 @@ def test_a_call_ends_when_its_token_does_and_comes_again_with_a_new_one(method: 
             serving = gateway.call(method, call)
             await clock.sleep(89.0)
             assert not serving.done()
-            if isinstance(call, Appending):
+            if isinstance(call, AppendCall):
                 assert call.acked() == 2
             code, reason, particulars = await refusal(serving)
             assert (code, reason) == (code_pb2.UNAUTHENTICATED, "Unauthenticated")
@@ -104,7 +105,7 @@ def test_a_call_ends_when_its_token_does_and_comes_again_with_a_new_one(method: 
             await eventually(gateway.idle, cluster)
             assert (await refusal(gateway.call(method, CALLS[method](Presented(authorization=("app",))))))[0] == code
             again = gateway.call(method, CALLS[method](rules.admit("app", 1_000.0)))
-            await clock.sleep(2 * LOOK_SECONDS)
+            await clock.sleep(2 * RECHECK_SECONDS)
             assert not again.done()
             assert await gateway.payloads() == [b"one", b"two"] * (2 if method == "Append" else 0)
             assert gateway.counts.methods[f"StreamService/{method}"].cancelled == 0
@@ -127,16 +128,16 @@ def test_a_call_ends_within_a_minute_of_a_change_of_the_rules_that_forbids_it(me
                 lambda: rules.admit("app", namespaces=("s",)),
             ):
                 serving = gateway.call(method, CALLS[method](rules.admit("app")))
-                await clock.sleep(1.5 * LOOK_SECONDS)
-                # What it needs of its rights is there, under whatever name it is written.
+                await clock.sleep(1.5 * RECHECK_SECONDS)
+                # It has the permissions that it needs, under any name.
                 rules.admit("app", streams=("s",))
-                await clock.sleep(LOOK_SECONDS)
+                await clock.sleep(RECHECK_SECONDS)
                 assert not serving.done()
                 change()
                 changed = clock.monotonic()
                 code, reason, _ = await refusal(serving)
                 assert (code, reason) == (code_pb2.PERMISSION_DENIED, "AccessDenied")
-                assert clock.monotonic() - changed <= LOOK_SECONDS + 0.5
+                assert clock.monotonic() - changed <= RECHECK_SECONDS + 0.5
                 await eventually(lambda: gateway.number("streams") == 1, cluster)
             assert not others.done()
 
@@ -144,7 +145,7 @@ def test_a_call_ends_within_a_minute_of_a_change_of_the_rules_that_forbids_it(me
     told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
     assert told
     assert {line["method"] for line in told} == {f"StreamService/{method}"}
-    assert all(line["error"].startswith("the call is over: ") for line in told)
+    assert all(line["error"].startswith("the call was ended: ") for line in told)
 
 
 @scenario()
@@ -179,7 +180,7 @@ async def test_a_call_that_is_looked_at_and_cancelled_at_any_of_its_awaits_holds
             await eventually(gateway.idle, cluster)
 
 
-def closing(call: Appending) -> Appending:
+def closing(call: AppendCall) -> AppendCall:
     call.say(stream_pb2.StreamAppendRequest(close=stream_pb2.StreamAppendClose()))
     return call
 
@@ -188,14 +189,16 @@ def closing(call: Appending) -> Appending:
 
 
 @scenario()
-async def test_who_tails_a_ledger_may_go_on_under_its_name_and_under_no_other(
+async def test_a_tail_continues_under_its_own_principal_and_under_no_other(
     cluster: MemoryCluster, client: Client
 ) -> None:
     clock = cluster.world.clock
     rules, tasks, calls = Rules(clock), client_tasks("gateway"), client_tasks("calls")
     settings = GatewaySettings(metadata="memory:", client=SMALL.model_dump())
-    authorizer = Authorizer(rules, client, Refusals(clock, rules))
-    service = LedgerService(client, settings, Limits(settings), Counts(), clock, tasks, authorizer)
+    authorizer = Authorizer(rules, client, DenialLog(clock, rules))
+    service = LedgerService(
+        GatewayContext(client, settings, GatewayLimits(settings), GatewayCounters(), clock, tasks, authorizer)
+    )
     ledger = await client.create_ledger(custom={LEDGER_NAME: b"orders-1"})
 
     def tail(presented: Presented) -> asyncio.Task[None]:
@@ -214,7 +217,7 @@ async def test_who_tails_a_ledger_may_go_on_under_its_name_and_under_no_other(
     rules.admit("lost", ledgers=("payments-",))
     code, reason, _ = await refusal(lost)
     assert (code, reason) == (code_pb2.PERMISSION_DENIED, "AccessDenied")
-    await clock.sleep(2 * LOOK_SECONDS)
+    await clock.sleep(2 * RECHECK_SECONDS)
     assert not kept.done()
     await calls.close()
     await tasks.close()

@@ -1,4 +1,4 @@
-"""Very many writers of one client: tasks and timers are of the client and its connections, and none of them fails."""
+"""Very many writers of one client share tasks and timers of the client and its connections."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any, cast
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.client.writer.ensemble.connecting import BookieConnector
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.reaching import Reaching
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import AccessDenied, BookieUnavailable, TallybookError
-from tallybook.runtime.deterministic import World, run_seed
-from tallybook.runtime.slices import Slices
+from tallybook.core.settings import ClientSettings
+from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
+from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
+
+from .parts import hold_commits, release_commits
 
 SETTINGS = ClientSettings(add_timeout_ms=2000)
 MANY = 300
 
 
 async def open_ledgers(client: Client, count: int) -> list[LedgerWriter]:
-    """So many ledgers with one entry each."""
+    """Create so many ledgers with one entry each."""
     writers = [await client.create_ledger() for _ in range(count)]
     await append_to_all(writers)
     return writers
@@ -33,21 +35,8 @@ async def append_to_all(writers: list[LedgerWriter]) -> None:
 
 
 def work_of_writers() -> list[str]:
-    """Names of the tasks that writers have, together or each for itself."""
+    """Names of tasks of all writers, shared or not."""
     return [name for task in asyncio.all_tasks() if "writer" in (name := task.get_name())]
-
-
-@scenario(deadline_seconds=3600)
-async def test_all_of_very_many_writers_go_on_where_one_bookie_of_three_is_killed(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with cluster.client(SETTINGS) as many:
-        writers = await open_ledgers(many, MANY)
-        cluster.bookies[min(cluster.bookies)].kill()
-        for _ in range(3):
-            await append_to_all(writers)
-            await cluster.world.clock.sleep(30)
-        assert [writer.last_add_confirmed for writer in writers] == [3] * MANY
 
 
 @scenario(deadline_seconds=3600)
@@ -58,13 +47,11 @@ async def test_writers_that_wait_for_acks_or_for_a_bookie_share_their_tasks(
         writers = await open_ledgers(many, MANY)
         await cluster.world.clock.sleep(10)
         assert work_of_writers() == [], "at rest"
-        for bookie in cluster.bookies.values():
-            bookie.hold_commits()
+        hold_commits(cluster)
         appending = asyncio.ensure_future(append_to_all(writers))
         await cluster.world.clock.sleep(1)
         assert len(work_of_writers()) <= 2, "one timer, and one for those without an ack quorum"
-        for bookie in cluster.bookies.values():
-            bookie.release_commits()
+        release_commits(cluster)
         await appending
         away = cluster.bookies[min(cluster.bookies)]
         away.kill()
@@ -95,7 +82,7 @@ async def test_a_writer_has_one_task_of_its_own_while_it_finds_no_replacement_an
 
 
 class Position:
-    """One that waits for a connection, and notes what it is told."""
+    """A caller that waits for a connection and records the result."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -111,7 +98,7 @@ class Position:
 
 
 class Attempts:
-    """Connections that fail with what ``outcome`` gives, if it gives something."""
+    """Connections that fail with the result of ``outcome``, if any."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -127,14 +114,18 @@ class Attempts:
         pass
 
 
-def reaching(body: Callable[[World, Attempts, Reaching], Awaitable[None]]) -> Callable[[], None]:
+def reaching(body: Callable[[World, Attempts, BookieConnector], Awaitable[None]]) -> Callable[[], None]:
     """Run the decorated coroutine as a test."""
 
     def test() -> None:
         async def play(world: World) -> None:
             tasks, attempts = client_tasks("test"), Attempts()
-            slices = Slices(world.clock)
-            await body(world, attempts, Reaching(cast("Any", attempts), world.clock, tasks, slices, pause_s=1.0))
+            slices = SlicedCallbacks(world.clock)
+            await body(
+                world,
+                attempts,
+                BookieConnector(cast("Any", attempts), world.clock, world.rng, tasks, slices, pause_s=1.0),
+            )
             await tasks.close()
 
         run_seed(1, play)
@@ -144,7 +135,7 @@ def reaching(body: Callable[[World, Attempts, Reaching], Awaitable[None]]) -> Ca
 
 @reaching
 async def test_one_attempt_at_a_time_serves_all_that_wait_for_a_bookie(
-    world: World, attempts: Attempts, reach: Reaching
+    world: World, attempts: Attempts, reach: BookieConnector
 ) -> None:
     attempts.outcome = lambda: BookieUnavailable("it is away")
     waiting = [Position() for _ in range(100)]
@@ -153,22 +144,23 @@ async def test_one_attempt_at_a_time_serves_all_that_wait_for_a_bookie(
     gone = waiting.pop()
     await world.clock.sleep(9.5)
     reach.leave("b1", gone)
-    assert attempts.made == 10
+    made = attempts.made
+    assert 10 <= made <= 19  # pauses of half a second to one
     late = Position()
     reach.want("b1", late)
     attempts.outcome = lambda: None
     await world.clock.sleep(1)
-    assert attempts.made == 11
+    assert attempts.made == made + 1
     assert {tuple(each.told) for each in (*waiting, late)} == {("it is away", "reached")}, "a reason is told once"
     assert gone.told == ["it is away"]
     reach.want("b1", gone)
     await world.clock.sleep(0)
-    assert attempts.made == 12, "who comes later is not forgotten"
+    assert attempts.made == made + 2, "who comes later is not forgotten"
 
 
 @reaching
-async def test_each_new_reason_is_told_and_a_refusal_each_time(
-    world: World, attempts: Attempts, reach: Reaching
+async def test_each_new_reason_is_reported_and_a_refusal_each_time(
+    world: World, attempts: Attempts, reach: BookieConnector
 ) -> None:
     reasons: list[TallybookError] = [
         BookieUnavailable("it is away"), BookieUnavailable("it is away"), BookieUnavailable("it is not registered"),
@@ -182,8 +174,8 @@ async def test_each_new_reason_is_told_and_a_refusal_each_time(
 
 
 @reaching
-async def test_a_defect_in_an_attempt_is_told_to_all_that_wait(
-    world: World, attempts: Attempts, reach: Reaching
+async def test_a_defect_in_an_attempt_is_raised_in_all_waiting_calls(
+    world: World, attempts: Attempts, reach: BookieConnector
 ) -> None:
     attempts.outcome = lambda: ValueError("a defect")
     waiting = [Position() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What one reader knows of its ledger's metadata: it never goes back, and serves whoever reads at the same time."""
+"""The metadata cache of a reader never goes back, and serves concurrent reads."""
 
 from __future__ import annotations
 
@@ -9,56 +9,23 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import DamagedFile, DataMissing, MetadataUnavailable, TallybookError
-from tallybook.metadata.model import Fragment
-from tallybook.metadata.store import MetadataStore, Ok, Versioned
+from tallybook.metadata.ledger.model import Fragment
+from tallybook.metadata.store import Ok
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 
-
-class SlowAnswers:
-    """A metadata store, as one client sees it, whose answers to reads of a ledger can be held back."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._clock = cluster.world.clock
-        self._next_seconds = 0.0
-
-    def hold_back_next(self, seconds: float) -> None:
-        """The next answer is as old as this when it comes."""
-        self._next_seconds = seconds
-
-    def __call__(self, store: MetadataStore) -> MetadataStore:
-        return _Slow(store, self)
-
-    async def pass_on(self) -> None:
-        seconds, self._next_seconds = self._next_seconds, 0.0
-        if seconds:
-            await self._clock.sleep(seconds)
-
-
-class _Slow:
-    def __init__(self, store: MetadataStore, answers: SlowAnswers) -> None:
-        self._store = store
-        self._answers = answers
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
-        found = await self._store.read_ledger(ledger_id, linearizable=linearizable)
-        await self._answers.pass_on()
-        return found
+from .parts import ReadHook, written_ledger
 
 
 @scenario()
 async def test_an_answer_that_comes_late_does_not_open_a_closed_ledger_again(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(5))
-    clock, answers = cluster.world.clock, SlowAnswers(cluster)
+    ledger = await written_ledger(client, 5)
+    clock, answers = cluster.world.clock, ReadHook()
     async with cluster.client(SMALL, seen_through=answers) as other:
         reader = await other.open_ledger(ledger.id, recover=False)
-        answers.hold_back_next(1.0)
+        answers.then = lambda: clock.sleep(1.0)
         late = asyncio.ensure_future(reader.refresh())
         await clock.sleep(0.1)
         await ledger.close()
@@ -78,8 +45,7 @@ async def test_a_read_that_fails_at_bookies_the_ledger_has_left_goes_to_those_an
     cluster: MemoryCluster, client: Client
 ) -> None:
     store, clock = cluster.metadata.client().store, cluster.world.clock
-    async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
-        await ledger.append_many(lines(5))
+    ledger = await written_ledger(client, 5, close=True, ensemble=1, write_quorum=1, ack_quorum=1)
     (old,) = ledger.metadata.last_fragment.bookies
     new = next(name for name in cluster.bookies if name != old)
     reader = await client.open_ledger(ledger.id)
@@ -107,38 +73,13 @@ async def test_a_read_that_fails_at_bookies_the_ledger_has_left_goes_to_those_an
         await reader.read_entry(3)
 
 
-class Unreadable:
-    """A metadata store whose reads of ledgers fail with an error, once there is one."""
-
-    def __init__(self) -> None:
-        self.error: type[TallybookError] | None = None
-
-    def __call__(self, store: MetadataStore) -> MetadataStore:
-        return _Unreadable(store, self)
-
-
-class _Unreadable:
-    def __init__(self, store: MetadataStore, reads: Unreadable) -> None:
-        self._store = store
-        self._reads = reads
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
-        if self._reads.error is not None:
-            raise self._reads.error("told")
-        return await self._store.read_ledger(ledger_id, linearizable=linearizable)
-
-
 @pytest.mark.parametrize("kind", [MetadataUnavailable, DamagedFile])
-def test_whoever_needs_metadata_that_cannot_be_read_is_told_so_in_one_kind(kind: type[TallybookError]) -> None:
+def test_all_readers_of_metadata_that_cannot_be_read_get_the_same_error(kind: type[TallybookError]) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await client.create_ledger()
-        await ledger.append_many(lines(5))
+        ledger = await written_ledger(client, 5)
         await cluster.world.clock.sleep(1)
-        reads = Unreadable()
+        reads = ReadHook()
         async with cluster.client(SMALL, seen_through=reads) as other:
             reader = await other.open_ledger(ledger.id, recover=False)
             reads.error = kind
@@ -154,7 +95,7 @@ def test_whoever_needs_metadata_that_cannot_be_read_is_told_so_in_one_kind(kind:
             ):
                 with pytest.raises(kind):
                     await attempt
-            # Without the metadata, there is still what the bookies tell.
+            # Without the metadata, the answers of bookies still count.
             assert await reader.try_read_last_add_confirmed() == 4
             assert await reader.ask_last_add_confirmed() == 4
             assert [entry.payload async for entry in reader.read(0, 4)] == lines(5)

@@ -1,4 +1,4 @@
-"""Small worlds, searched to their end: the machines of writer and recovery against every order of messages."""
+"""Exhaustive search of small worlds: the state machines of writer and recovery with every order of messages."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import pytest
 from tallybook.client.recovery.machine import Close
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import LedgerMetadata, LedgerState
-from tallybook.sim.model import Found, Limits, Model, explore, world
+from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
+from tallybook.sim.model import BrokenWorld, Model, ModelLimits, explore, world
 
 SMALL_ENOUGH = {
-    "a lost message and a spare": Limits(batches=1, recoverers=1, losses=1, spares=1),
-    "two recoveries": Limits(batches=1, recoverers=2, losses=0, late_answers=False),
-    "one bookie": Limits(Quorum(1, 1, 1), batches=2, recoverers=2, losses=1),
+    "a lost message and a spare": ModelLimits(batches=1, recoverers=1, losses=1, replacements=1),
+    "two recoveries": ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False),
+    "one bookie": ModelLimits(Quorum(1, 1, 1), batches=2, recoverers=2, losses=1),
 }
 
 
 @pytest.mark.parametrize("limits", SMALL_ENOUGH.values(), ids=SMALL_ENOUGH)
-def test_no_world_that_can_be_reached_is_broken(limits: Limits) -> None:
+def test_no_world_that_can_be_reached_is_broken(limits: ModelLimits) -> None:
     assert explore(Model(limits)).closed
 
 
 def test_f01_recovery_reads_that_do_not_fence_are_found_to_lose_a_confirmed_entry() -> None:
-    with pytest.raises(Found, match="I2: entry 0 is confirmed, and the ledger ends at -1") as caught:
-        explore(Model(Limits(batches=1, recoverers=1, losses=1, late_answers=False, reads_fence=False)))
+    with pytest.raises(BrokenWorld, match="I2: entry 0 is confirmed, and the ledger ends at -1") as caught:
+        explore(Model(ModelLimits(batches=1, recoverers=1, losses=1, late_answers=False, reads_fence=False)))
     assert "begins: recoverer 0" in str(caught.value)
 
 
 def test_a_recovery_that_believes_one_absent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Quorum, "absent", lambda _quorum, positions, _entry_id: len(positions) >= 1)
-    with pytest.raises(Found, match="I2"):
-        explore(Model(Limits(batches=1, recoverers=1, losses=0, late_answers=False)))
+    with pytest.raises(BrokenWorld, match="I2"):
+        explore(Model(ModelLimits(batches=1, recoverers=1, losses=0, late_answers=False)))
 
 
 def test_a_recovery_that_closes_a_closed_ledger_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_a_recovery_that_closes_a_closed_ledger_again_is_found(monkeypatch: pyte
         return right(known, end, replace(fresh, state=LedgerState.IN_RECOVERY, last_entry_id=-1, length=0))
 
     monkeypatch.setattr(world, "closed_at", again)
-    with pytest.raises(Found, match="I3: a closed ledger changed"):
-        explore(Model(Limits(batches=1, recoverers=2, losses=0, late_answers=False)))
+    with pytest.raises(BrokenWorld, match="I3: a closed ledger changed"):
+        explore(Model(ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False)))
 
 
 def test_a_writer_that_confirms_with_one_ack_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,5 +57,5 @@ def test_a_writer_that_confirms_with_one_ack_too_few_is_found(monkeypatch: pytes
         return original(machine, position, first, bookie_id)
 
     monkeypatch.setattr(WriterMachine, "acked", eager)
-    with pytest.raises(Found, match="I10"):
-        explore(Model(Limits(batches=1, recoverers=0, losses=0)))
+    with pytest.raises(BrokenWorld, match="I10"):
+        explore(Model(ModelLimits(batches=1, recoverers=0, losses=0)))

@@ -1,7 +1,7 @@
-"""Object stores that misbehave under an offloader: storms, wrong answers, refusals, and ledgers that vanish meanwhile.
+"""Offloaders with faulty object stores: storms, wrong answers, refusals, and ledgers deleted meanwhile.
 
-What is checked each time: nothing is committed that is not there, every ledger reads as it was written, and once the
-store is well again all of it is archived and nothing else is left.
+In each test nothing is committed that is not in the bucket, every ledger reads as it was written, and after the store
+has healed everything is archived and nothing else is left.
 """
 
 from collections import Counter
@@ -13,15 +13,13 @@ import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.manifest import MANIFEST_KEY
-from tallybook.archive.objects.faulty import Fault, FaultyStore, RandomFaults, fits
+from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.patience import Patience
-from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.sealed import SealedStore
+from tallybook.archive.objects.retry_policy import RetryPolicy
+from tallybook.archive.objects.retrying_store import RetryingStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
     ArchiveDenied,
     ArchiveUnavailable,
@@ -32,21 +30,25 @@ from tallybook.core.errors import (
     ObjectMissing,
     TallybookError,
 )
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import Versioned
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import Survey
-from tallybook.offload.totals import LONGEST_RETRY_SECONDS
+from tallybook.offload.survey import LedgerSurvey
+from tallybook.offload.totals import MAX_RETRY_SECONDS
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers, Tasks
+from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, RandomFaults, fits
 from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.held_keys import HeldKeys
 from tallybook.sim.stage.scenario import lines, read_all, scenario
-from tallybook.sim.stage.steps import OffloadProcess, Steps
+from tallybook.sim.stage.steps import CallSteps, OffloadProcess
+
+from .parts import closed_id as closed
 
 T = TypeVar("T")
 
@@ -63,13 +65,6 @@ SETTINGS = OffloadSettings(
 )
 
 
-async def closed(client: Client, count: int) -> int:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(count))
-    await ledger.close()
-    return ledger.id
-
-
 def offloader(stage: ArchiveStage, store: ObjectStore) -> Offloader:
     """An offloader that sees the bucket through ``store``."""
     world = stage.cluster.world
@@ -77,11 +72,11 @@ def offloader(stage: ArchiveStage, store: ObjectStore) -> Offloader:
     updater = LedgerUpdater(metadata, world.clock, rng.fork("updater"))
     mover = Mover(stage.client, updater, store, InlineWorkers(), SETTINGS, world.clock, rng)
     reader = ArchiveReader(store, InlineWorkers(), Tasks("reader", lambda _name, _error: None))
-    return Offloader(mover, Survey(metadata), updater, store, reader, InlineWorkers(), SETTINGS, world.clock, rng)
+    return Offloader(mover, LedgerSurvey(metadata), updater, store, reader, InlineWorkers(), SETTINGS, world.clock, rng)
 
 
 async def in_order(stage: ArchiveStage, written: dict[int, int]) -> None:
-    """Each ledger is in one good object, and no object is in the bucket besides."""
+    """Check that each ledger is in one good object and that there are no other objects."""
     for ledger_id, count in written.items():
         assert await read_all(stage.client, ledger_id) == lines(count)
     ledgers = [await stage.client.ledger_metadata(ledger_id) for ledger_id in written]
@@ -92,20 +87,20 @@ async def in_order(stage: ArchiveStage, written: dict[int, int]) -> None:
     assert await stage.store.unfinished_uploads() == []
 
 
-@pytest.mark.parametrize("keys", [None, HeldKeys()], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keys", [None, InMemoryKeys()], ids=["plain", "sealed"])
 @pytest.mark.parametrize("seed", range(3))
-def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: int, keys: HeldKeys | None) -> None:
+def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: int, keys: InMemoryKeys | None) -> None:
     @scenario(seed=seed)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         clock, rng = cluster.world.clock, cluster.world.rng.fork("faults")
         written = {await closed(client, count): count for count in (120, 10, 130, 0, 9)}
         odds = dict.fromkeys((Fault.FAILED, Fault.ANSWER_LOST, Fault.TIMED_OUT, Fault.LEFT_BEHIND, Fault.SHORT), 0.03)
         below = MemoryStore(clock)
-        async with ArchiveStage(cluster, SETTINGS, store=SealedStore(below, InlineWorkers(), keys)) as stage:
+        async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
             faults = RandomFaults(rng, clock, odds, storm=0.05, storm_seconds=5.0, ends_at=200.0)
-            patience = Patience(clock, rng.fork("patience"))
-            faulty = PatientStore(FaultyStore(below, faults, clock, timeout_seconds=5.0), patience)
-            worker = offloader(stage, SealedStore(faulty, InlineWorkers(), keys))
+            patience = RetryPolicy(clock, rng.fork("patience"))
+            faulty = RetryingStore(FaultyStore(below, faults, clock, timeout_seconds=5.0), patience)
+            worker = offloader(stage, EncryptedStore(faulty, InlineWorkers(), keys))
             # A sealed object takes more requests, so more attempts fail; after each the next one waits twice as long.
             while clock.monotonic() < (420 if keys is None else 560):
                 try:
@@ -124,19 +119,19 @@ def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: i
 
 
 def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
-    """It cannot be looked at, so its copies stay with bookies; the rest of the round goes on, and says so."""
+    """The object cannot be verified, so copies stay on bookies; the pass continues and reports it."""
 
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        keys, below = HeldKeys(), MemoryStore(cluster.world.clock)
-        async with ArchiveStage(cluster, SETTINGS, store=SealedStore(below, InlineWorkers(), keys)) as stage:
+        keys, below = InMemoryKeys(), MemoryStore(cluster.world.clock)
+        async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
             first = await closed(client, 120)
-            worker = offloader(stage, SealedStore(below, InlineWorkers(), keys))
+            worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
             await worker.round()
             small = [await closed(client, 3) for _ in range(2)]
             keys.rotate(keep=False)
             second = await closed(client, 120)
-            worker = offloader(stage, SealedStore(below, InlineWorkers(), keys))
+            worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
             await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
             await worker.round()
             await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
@@ -151,7 +146,7 @@ def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
 
 
 class Refusing(MemoryStore):
-    """A store that shows some objects, and neither gives nor removes them: what Glacier and object locks do."""
+    """A store that lists some objects, but neither returns nor removes them, as with Glacier and object locks."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -200,7 +195,7 @@ def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_t
             catalog = await read_catalog(store, InlineWorkers())
             assert (list(catalog.ledgers), set(catalog.damaged)) == ([other, later], {cold})
             store.refused = {}
-            await cluster.world.clock.sleep(LONGEST_RETRY_SECONDS)
+            await cluster.world.clock.sleep(MAX_RETRY_SECONDS)
             await worker.round()
             assert (await client.ledger_metadata(cold_ledger)).copies_released
             assert worker.totals.objects_removed == 1
@@ -252,7 +247,7 @@ async def test_a_ledger_that_others_keep_changing_is_named_and_keeps_no_other_fr
         assert (await client.ledger_metadata(other)).copies_released
         assert f"ledger {busy}" in worker.totals.last_error
         worker._updater.update = update  # type: ignore[method-assign]
-        await cluster.world.clock.sleep(LONGEST_RETRY_SECONDS)
+        await cluster.world.clock.sleep(MAX_RETRY_SECONDS)
         await worker.round()
         assert (await client.ledger_metadata(busy)).copies_released
 
@@ -261,7 +256,7 @@ async def test_a_ledger_that_others_keep_changing_is_named_and_keeps_no_other_fr
 async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_other_from_the_archive(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Which object it is in is not known: so none is removed."""
+    """The object of the ledger is unknown, so none is removed."""
     damaged, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, SETTINGS) as stage:
         worker = offloader(stage, stage.store)
@@ -285,7 +280,7 @@ async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_o
 
 
 class At:
-    """One fault at the n-th operation that it fits."""
+    """Injects one fault, at the n-th operation to which it applies."""
 
     def __init__(self, number: int, fault: Fault) -> None:
         self._left, self._fault = number, fault
@@ -301,34 +296,36 @@ class At:
         return self._fault if self._left == 0 else None
 
 
-@pytest.mark.parametrize("fault", [Fault.SHORT, Fault.STALE, Fault.MISSING])
-def test_an_object_that_reads_back_otherwise_is_never_committed(fault: Fault) -> None:
-    """Fewer bytes than were asked for under a 200, other bytes, or nothing: at any read of an attempt."""
+@pytest.mark.parametrize("fault", [Fault.SHORT, Fault.STALE, Fault.MISSING, Fault.FAILED, Fault.ANSWER_LOST])
+def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(fault: Fault) -> None:
+    """Wrong bytes in a successful answer, or a store that fails before or after the call took effect."""
 
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id = await closed(client, 120)
+        written = {await closed(client, count): count for count in (120, 9)}
         async with ArchiveStage(cluster, SETTINGS) as stage:
-            planned, number = await stage.planned(ledger_id), 1
+            planned, number = await stage.planned(*written), 1
+            before = [await client.ledger_metadata(ledger_id) for ledger_id in written]
             while True:
                 faults = At(number, fault)
                 mover = stage.mover(FaultyStore(stage.store, faults, cluster.world.clock))
-                # Where no read is left to go wrong, nothing does.
-                with suppress(ObjectDamaged, ObjectMissing):
+                with suppress(ObjectDamaged, ObjectMissing, ArchiveUnavailable):
                     await mover.move(planned)
                 if not faults.happened:
                     break
-                assert (await client.ledger_metadata(ledger_id)).archived is None
-                assert (await client.ledger_metadata(ledger_id)).archiving is None
+                assert [await client.ledger_metadata(ledger_id) for ledger_id in written] == before
+                assert await stage.store.unfinished_uploads() == []
                 number += 1
-            assert number > 3
-            assert (await client.ledger_metadata(ledger_id)).archived is not None
+            assert number > (1 if fault is Fault.ANSWER_LOST else 3)
+            for ledger_id, count in written.items():
+                assert (await client.ledger_metadata(ledger_id)).archived is not None
+                assert await read_all(stage.client, ledger_id) == lines(count)
 
     play()
 
 
 @scenario()
-async def test_keys_that_run_out_end_the_round_and_cost_nothing(cluster: MemoryCluster, client: Client) -> None:
+async def test_expired_keys_end_the_pass_and_cost_nothing(cluster: MemoryCluster, client: Client) -> None:
     written = {await closed(client, count): count for count in (120, 9)}
     clock = cluster.world.clock
     async with ArchiveStage(cluster, SETTINGS) as stage:
@@ -344,8 +341,8 @@ async def test_keys_that_run_out_end_the_round_and_cost_nothing(cluster: MemoryC
         await in_order(stage, written)
 
 
-class Deleting(Steps):
-    """At one call, somebody else deletes a ledger."""
+class Deleting(CallSteps):
+    """Another client deletes a ledger at one call."""
 
     def __init__(self, at: int, delete: Callable[[], Awaitable[None]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an offloader tells of what waits: of another's term while it did not lead, and in rounds that come to no end."""
+"""What an offloader reports of waiting work: after the term of another one, and in passes that do not end."""
 
 import asyncio
 from contextlib import suppress
@@ -13,7 +13,8 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
-from .test_offloader import EAGER, closed
+from .parts import closed_ledger as closed
+from .test_offloader import EAGER
 from .test_offloader_memory import opened
 
 PATIENT = EAGER.model_copy(update={"max_set_wait_s": 1_000_000, "min_age_s": 0})
@@ -21,7 +22,7 @@ AWAY_SECONDS = 500
 
 
 @scenario()
-async def test_what_was_closed_between_two_terms_has_waited_since_then_in_the_second(
+async def test_a_ledger_closed_between_two_terms_counts_as_waiting_since_then(
     cluster: MemoryCluster, client: Client
 ) -> None:
     tasks, clock = client_tasks("offloader"), cluster.world.clock
@@ -48,7 +49,9 @@ async def test_what_was_closed_between_two_terms_has_waited_since_then_in_the_se
 
 
 @scenario()
-async def test_what_waits_is_told_in_rounds_that_end_early_as_well(cluster: MemoryCluster, client: Client) -> None:
+async def test_waiting_ledgers_are_reported_in_passes_that_end_early_as_well(
+    cluster: MemoryCluster, client: Client
+) -> None:
     tasks, clock = client_tasks("offloader"), cluster.world.clock
 
     async def bucket_is_away() -> None:

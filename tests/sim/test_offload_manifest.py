@@ -1,4 +1,4 @@
-"""What the bucket alone says counts: after compaction, after deletion, and to offloaders that run only now and then."""
+"""What the bucket alone lists: after compaction, after deletion, and with offloaders that run rarely."""
 
 import importlib
 import re
@@ -17,7 +17,6 @@ from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.client.client import Client
 from tallybook.core.batch import Buffer
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
     ArchiveDenied,
     ArchiveKeyMissing,
@@ -26,17 +25,19 @@ from tallybook.core.errors import (
     ObjectDamaged,
     TallybookError,
 )
+from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
-from tallybook.offload.survey import Survey
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
+
+from .parts import closed_id as closed
+from .parts import object_keys as objects
+from .parts import offloader
 
 SETTINGS = OffloadSettings(
     row_group_bytes=4096,
@@ -52,35 +53,13 @@ SETTINGS = OffloadSettings(
 )
 
 
-def offloader(stage: ArchiveStage, metadata: MemoryMetadata | None = None) -> Offloader:
-    """A process that begins."""
-    world, store = stage.cluster.world, (metadata or stage.cluster.metadata).client().store
-    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    workers = InlineWorkers()
-    return Offloader(
-        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock, world.rng
-    )
-
-
-async def closed(client: Client, count: int) -> int:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(count))
-    await ledger.close()
-    return ledger.id
-
-
-async def objects(stage: ArchiveStage) -> list[str]:
-    found = [found.key async for page in stage.store.list() for found in page]
-    return [key for key in found if key != MANIFEST_KEY]
-
-
 async def merged_and_deleted(stage: ArchiveStage, client: Client) -> dict[int, int]:
-    """Ledgers that were merged, one of them deleted thereafter; two in objects of their own, one of them deleted."""
+    """Merged ledgers, one of them deleted later, and two ledgers in objects of their own, one of them deleted."""
     small = [await closed(client, 9) for _ in range(3)]
     large, gone = await closed(client, 120), await closed(client, 120)
     for ledger_id in (*small, large, gone):
         await stage.archive(ledger_id)
-    worker = offloader(stage)
+    worker = offloader(stage, SETTINGS)
     await worker.round()
     assert worker.totals.ledgers_moved == 3
     await client.delete_ledger(small[0])
@@ -117,10 +96,10 @@ async def test_a_ledger_in_an_object_that_is_lost_or_damaged_is_not_called_absen
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
         lost, damaged, deleted = [await closed(client, 120) for _ in range(3)]
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         receipts = [(await client.ledger_metadata(each)).archived for each in (lost, damaged)]
         await client.delete_ledger(deleted)
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         keys = [receipt.key for receipt in receipts if receipt is not None]
         await stage.store.delete(keys[0])
         await stage.store.put(keys[1], b"something else")
@@ -144,7 +123,7 @@ RECIPES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
 def test_the_documented_line_of_another_tool_reads_each_entry_once(tool: str) -> None:
     library = importlib.import_module(tool)
     language, run = RECIPES[tool]
-    page = Path("docs/offload.md").read_text()
+    page = Path("docs/operate/offload.md").read_text()
     recipes = re.findall(rf"{tool}:\n\n```{language}\n(.+?)\n```", page, re.IGNORECASE | re.DOTALL)
 
     @scenario()
@@ -163,14 +142,12 @@ def test_the_documented_line_of_another_tool_reads_each_entry_once(tool: str) ->
 
 
 @scenario()
-async def test_processes_that_run_only_once_remove_what_belongs_to_nobody(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    """What one has seen without an owner, the next one knows."""
+async def test_processes_that_run_only_once_remove_orphans(cluster: MemoryCluster, client: Client) -> None:
+    """The next offloader knows orphans that the previous one has seen."""
     async with ArchiveStage(cluster, SETTINGS) as stage:
         living = await merged_and_deleted(stage, client)
         await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         assert len(await objects(stage)) == 2
         manifest = await read_manifest(stage.store, InlineWorkers())
         assert manifest is not None
@@ -183,7 +160,7 @@ def test_the_pass_that_writes_a_manifest_anew_removes_nothing(wrong: bytes | Non
     async def play(cluster: MemoryCluster, client: Client) -> None:
         async with ArchiveStage(cluster, SETTINGS) as stage:
             await merged_and_deleted(stage, client)
-            worker, before = offloader(stage), await objects(stage)
+            worker, before = offloader(stage, SETTINGS), await objects(stage)
             await worker.round()
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
             if wrong is None:
@@ -201,7 +178,7 @@ def test_the_pass_that_writes_a_manifest_anew_removes_nothing(wrong: bytes | Non
 
 
 class Counting(MemoryStore):
-    """Counts how often the manifest is replaced, and refuses it on request."""
+    """Counts replacements of the manifest, and can refuse them."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -223,12 +200,12 @@ async def test_the_manifest_is_replaced_only_when_it_changes_and_again_where_ano
     store = Counting(cluster.world.clock)
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         await closed(client, 120)
-        worker = offloader(stage)
+        worker = offloader(stage, SETTINGS)
         for _ in range(3):
             await worker.round()
             await cluster.world.clock.sleep(1)
         assert store.replaced == 1
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         assert store.replaced == 1, "another process finds it as it is to be"
         right = await read_manifest(store, InlineWorkers())
         for wrong in (b"no manifest", None):
@@ -247,7 +224,7 @@ async def test_no_object_is_removed_while_the_manifest_cannot_be_written(
     store = Counting(cluster.world.clock)
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledger_id = await closed(client, 120)
-        worker = offloader(stage)
+        worker = offloader(stage, SETTINGS)
         await worker.round()
         store.refuses = True
         await client.delete_ledger(ledger_id)
@@ -267,7 +244,7 @@ async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_cat
     async with ArchiveStage(cluster, SETTINGS) as stage:
         living = await merged_and_deleted(stage, client)
         before, fresh = await objects(stage), MemoryMetadata(SeededRng(5))
-        worker = offloader(stage, fresh)
+        worker = offloader(stage, SETTINGS, metadata=fresh)
         for _ in range(3):
             await worker.round()
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
@@ -283,7 +260,7 @@ async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_cat
 
 
 class Unread(MemoryStore):
-    """Raises ``error`` where the manifest is read, so many times."""
+    """Raises ``error`` for the next reads of the manifest."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -309,7 +286,7 @@ UNREAD: dict[str, TallybookError | None] = {
 
 
 @pytest.mark.parametrize("why", UNREAD)
-def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_rounds_of_the_process(why: str) -> None:
+def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_passes_of_the_process(why: str) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         store = Unread(cluster.world.clock)
@@ -323,7 +300,7 @@ def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_rounds_
                 pq.write_table(table.replace_schema_metadata(newer), out)
                 await store.put(MANIFEST_KEY, out.getvalue().to_pybytes())
             store.error, store.times = error, 1
-            kept, worker = await manifest_bytes(store), offloader(stage)
+            kept, worker = await manifest_bytes(store), offloader(stage, SETTINGS)
             for _ in range(3):
                 with suppress(ArchiveUnavailable):
                     await worker.round()
@@ -340,10 +317,10 @@ async def test_a_manifest_that_the_store_refuses_is_written_anew_only_over_objec
     store = Unread(cluster.world.clock)
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledger_id = await closed(client, 120)
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         kept, row = await manifest_bytes(store), cluster.metadata.ledgers.pop(ledger_id)
         store.error, store.times = ArchiveDenied("memory: HTTP 403 InvalidObjectState"), 1_000
-        worker = offloader(stage)
+        worker = offloader(stage, SETTINGS)
         for at in range(3):
             await worker.round()
             assert (await manifest_bytes(store), worker.totals.rounds) == (kept, at + 1), "it ends no round"

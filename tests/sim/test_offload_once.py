@@ -1,4 +1,4 @@
-"""What is written down of a run of the offloader that ends by itself, for ``tallybook offload status``."""
+"""The status record of a single offloader run, for ``tallybook offload status``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
-from .test_offload_manifest import SETTINGS, closed, objects
+from .parts import closed_id as closed
+from .parts import object_keys as objects
+from .test_offload_manifest import SETTINGS
 from .test_offload_verify import Hanging
 from .test_offloader_memory import opened
 
@@ -37,7 +39,7 @@ ERRORS = (ArchiveDenied, ArchiveUnavailable, InvalidConfig, InvariantViolation)
 
 
 class Bucket(Hanging):
-    """One that is not listed, if it is to fail, and refuses the objects in ``hang``."""
+    """A store that can fail listings, and refuses objects in ``hang``."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, ArchiveDenied)
@@ -51,7 +53,7 @@ class Bucket(Hanging):
 
 
 class Unwritable:
-    """A metadata store where no status can be written down."""
+    """A metadata store that refuses status records."""
 
     def __init__(self, store: MetadataStore, *, hangs: bool) -> None:
         self._store = store
@@ -69,18 +71,18 @@ class Unwritable:
 
 
 async def work(place: Archive, client: Client) -> Mapping[str, object]:
-    """As one process."""
+    """Run it as a process."""
     return await OffloadService(place, place.offloader(client, SETTINGS), SETTINGS).work_off()
 
 
 async def told(place: Archive) -> tuple[object, object, object]:
-    """Of the failures, the last of them, and the orphans."""
+    """Failures, last failure and orphans of the status."""
     status = await status_of(place)
     return status["failures"], status["last_error"], status["orphans"]
 
 
 @scenario(deadline_seconds=60_000)
-async def test_an_object_that_is_refused_is_told_of(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_refused_object_is_reported(cluster: MemoryCluster, client: Client) -> None:
     bucket, tasks = Bucket(cluster.world.clock), client_tasks("offloader")
     async with ArchiveStage(cluster, SETTINGS, store=bucket) as stage:
         place = opened(stage, tasks)
@@ -98,7 +100,7 @@ async def test_an_object_that_is_refused_is_told_of(cluster: MemoryCluster, clie
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
-def test_a_run_that_ends_with_an_error_tells_of_it(error: type[TallybookError]) -> None:
+def test_a_run_that_ends_with_an_error_reports_it(error: type[TallybookError]) -> None:
     @scenario(deadline_seconds=60_000)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         bucket, tasks = Bucket(cluster.world.clock), client_tasks("offloader")

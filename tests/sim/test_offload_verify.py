@@ -1,12 +1,12 @@
-"""What a verification does about objects that hang: each costs one deadline, and a pass ends before it costs hours."""
+"""Verification of objects that hang: each costs one deadline, and a pass ends before it costs hours."""
 
 from __future__ import annotations
 
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.probe import MOST_TIMEOUTS
+from tallybook.archive.objects.probe import MAX_TIMEOUTS
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, TallybookError
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.verify import Verdict, verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers
@@ -14,11 +14,12 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
-from .test_offload_manifest import SETTINGS, closed
+from .parts import closed_id as closed
+from .test_offload_manifest import SETTINGS
 
 
 class Hanging(MemoryStore):
-    """Does not give the objects in ``hang``, and counts how often it is asked for them."""
+    """A store in which reads of objects in ``hang`` hang, and are counted."""
 
     def __init__(self, clock: Clock, error: type[TallybookError]) -> None:
         super().__init__(clock)
@@ -38,7 +39,7 @@ class Hanging(MemoryStore):
 async def verdicts(
     cluster: MemoryCluster, client: Client, store: Hanging, hanging: list[bool]
 ) -> tuple[list[Verdict], list[int]]:
-    """What is said of so many objects, of which some hang, in the order of their ledgers; and these."""
+    """Verdicts of so many objects, some of which hang, in ledger order; and the store."""
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledgers: list[LedgerMetadata] = []
         for hangs in hanging:
@@ -63,26 +64,26 @@ async def test_an_object_that_hangs_is_asked_for_once_and_the_others_are_checked
 
 
 @scenario()
-async def test_a_pass_reads_no_more_after_so_many_time_outs_in_a_row(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_pass_stops_reading_after_so_many_timeouts_in_a_row(cluster: MemoryCluster, client: Client) -> None:
     store = Hanging(cluster.world.clock, ArchiveUnavailable)
-    hanging = [True, False] + 4 * MOST_TIMEOUTS * [True]
+    hanging = [True, False] + 4 * MAX_TIMEOUTS * [True]
     found, _ = await verdicts(cluster, client, store, hanging)
     assert not any(each.good or each.checked for each in found if each is not found[1])
-    assert MOST_TIMEOUTS <= store.asked <= 4 * MOST_TIMEOUTS
-    assert sum("in a row" in each.problem for each in found) >= MOST_TIMEOUTS
+    assert MAX_TIMEOUTS <= store.asked <= 4 * MAX_TIMEOUTS
+    assert sum("in a row" in each.problem for each in found) >= MAX_TIMEOUTS
 
 
 @scenario()
-async def test_many_that_hang_side_by_side_keep_none_of_the_others_from_being_checked(
+async def test_many_hanging_objects_keep_none_of_the_others_from_being_checked(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    store, count = Hanging(cluster.world.clock, ArchiveUnavailable), 2 * MOST_TIMEOUTS
+    store, count = Hanging(cluster.world.clock, ArchiveUnavailable), 2 * MAX_TIMEOUTS
     found, _ = await verdicts(cluster, client, store, count * [True] + count * [False])
     assert [each.good for each in found] == count * [False] + count * [True]
 
 
 @scenario()
 async def test_objects_that_the_store_refuses_at_once_end_no_pass(cluster: MemoryCluster, client: Client) -> None:
-    store, count = Hanging(cluster.world.clock, ArchiveDenied), 2 * MOST_TIMEOUTS
+    store, count = Hanging(cluster.world.clock, ArchiveDenied), 2 * MAX_TIMEOUTS
     found, _ = await verdicts(cluster, client, store, count * [True] + [False])
     assert [each.good for each in found] == count * [False] + [True]

@@ -1,4 +1,4 @@
-"""An offloader at work: what is due goes, copies are let go late, small objects are merged, nothing is left behind."""
+"""The offloader: archives due ledgers, releases copies later, merges small objects, and leaves nothing behind."""
 
 import asyncio
 from dataclasses import replace
@@ -6,31 +6,29 @@ from functools import partial
 
 import pytest
 
-from tallybook.archive.catalog import read_catalog
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.library import ArchiveLibrary
-from tallybook.archive.manifest import MANIFEST_KEY
-from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.reader import ArchiveReader
-from tallybook.archive.schema import object_key
 from tallybook.client.client import Client
-from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
-from tallybook.metadata.archived import ArchiveAttempt, Receipt, begin_archiving
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import ArchiveAttempt, Receipt, begin_archiving
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.transactions import Transaction
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.offload.offloader import Offloader
+from tallybook.metadata.transactions.model import Transaction
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.survey import ROUNDS_UNREAD, Survey
+from tallybook.offload.survey import ROUNDS_UNREAD
 from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, Script
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
+
+from .parts import closed_ledger as closed
+from .parts import object_keys as keys
+from .parts import offloader, written_ledger
 
 EAGER = OffloadSettings(
     row_group_bytes=4096,
@@ -46,37 +44,12 @@ EAGER = OffloadSettings(
 )
 
 
-def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: ArchiveReader | None = None) -> Offloader:
-    world = stage.cluster.world
-    store = stage.cluster.metadata.client().store
-    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    found, workers = reader or stage.reader, InlineWorkers()
-    return Offloader(
-        stage.mover(), Survey(store), updater, stage.store, found, workers, settings, world.clock, world.rng
-    )
-
-
-async def closed(client: Client, count: int) -> LedgerWriter:
-    ledger = await client.create_ledger()
-    for at in range(0, count, 7):
-        await ledger.append_many(lines(min(7, count - at), at))
-    await ledger.close()
-    return ledger
-
-
-async def keys(stage: ArchiveStage) -> list[str]:
-    """Of everything in the bucket but its manifest."""
-    found = [found.key async for page in stage.store.list() for found in page]
-    return [key for key in found if key != MANIFEST_KEY]
-
-
 @scenario()
 async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster: MemoryCluster, client: Client) -> None:
     large, small = await closed(client, 120), await closed(client, 10)
-    still_open = await client.create_ledger()
-    await still_open.append_many(lines(200))
+    still_open = await written_ledger(client, 200)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         await worker.round()
         assert (await client.ledger_metadata(large.id)).archived is not None
         assert (await client.ledger_metadata(small.id)).archived is None
@@ -91,13 +64,13 @@ async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster:
 
 
 @scenario()
-async def test_what_waits_is_told_while_the_first_round_is_still_at_it(cluster: MemoryCluster, client: Client) -> None:
-    """With a slow bucket it takes hours, and what the bucket keeps waiting is what it is a bottleneck for."""
+async def test_waiting_ledgers_are_reported_during_the_first_pass(cluster: MemoryCluster, client: Client) -> None:
+    """A slow bucket takes hours; waiting work counts for the bottleneck."""
     ledgers = [await closed(client, 120) for _ in range(2)]
     clock = cluster.world.clock
     slow = FaultyStore(MemoryStore(clock), Script([("finish", Fault.TIMED_OUT)]), clock)
     async with ArchiveStage(cluster, EAGER, store=slow) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         assert worker.backlog.waiting_ledgers == 0
         round_under_way = asyncio.ensure_future(worker.round())
         await eventually(lambda: worker.streamed_bytes > 0, cluster)
@@ -110,12 +83,12 @@ async def test_what_waits_is_told_while_the_first_round_is_still_at_it(cluster: 
 
 
 @scenario()
-async def test_copies_are_let_go_after_the_lag_and_only_if_the_object_is_still_there(
+async def test_copies_are_released_after_the_lag_and_only_if_the_object_still_exists(
     cluster: MemoryCluster, client: Client
 ) -> None:
     kept, lost = await closed(client, 120), await closed(client, 130)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         await worker.round()
         receipt = (await client.ledger_metadata(lost.id)).archived
         assert receipt is not None
@@ -139,7 +112,7 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
         for ledger in ledgers:
             await stage.archive(ledger.id)
         assert len(await keys(stage)) == 12
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         await worker.round()
         await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
         await worker.round()
@@ -184,7 +157,7 @@ async def test_a_set_most_of_whose_ledgers_were_deleted_is_written_anew_once_wit
 
 @scenario()
 async def test_a_set_of_which_one_ledger_is_left_gives_its_space_back(cluster: MemoryCluster, client: Client) -> None:
-    """Also to an offloader that has only just come, and also if what is left is large."""
+    """Also for a new offloader, and also if the rest is large."""
     ledgers = [await closed(client, count) for count in (90, 60, 60)]
     settings = EAGER.model_copy(update={"own_object_bytes": 4_000})
     async with ArchiveStage(cluster, settings) as stage:
@@ -206,16 +179,14 @@ async def test_a_set_of_which_one_ledger_is_left_gives_its_space_back(cluster: M
 
 
 @scenario()
-async def test_what_was_merged_after_its_copies_had_gone_is_not_merged_again(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    """Of ledgers that are settled the offloader reads the metadata seldom. What it has moved itself it has to know."""
+async def test_ledgers_merged_after_their_release_are_not_merged_again(cluster: MemoryCluster, client: Client) -> None:
+    """The offloader rarely reads metadata of finished ledgers, so it must remember what it has moved itself."""
     ledgers = [await closed(client, 9) for _ in range(3)]
     async with ArchiveStage(cluster, EAGER) as stage:
         for ledger in ledgers:
             await stage.archive(ledger.id)
         await stage.release(ledgers[1].id)
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         for _ in range(3):
             await worker.round()
             await cluster.world.clock.sleep(1)
@@ -224,10 +195,10 @@ async def test_what_was_merged_after_its_copies_had_gone_is_not_merged_again(
 
 
 @scenario()
-async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: MemoryCluster, client: Client) -> None:
+async def test_orphans_are_removed_late_and_nothing_else(cluster: MemoryCluster, client: Client) -> None:
     ledger, deleted = await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         await worker.round()
         mine = await keys(stage)
         await stage.store.put("readme.txt", b"somebody else's")
@@ -253,9 +224,9 @@ async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: 
 async def test_the_bucket_is_listed_at_the_start_and_then_at_intervals_until_a_listing_comes_to_its_end(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    seldom = EAGER.model_copy(update={"tidy_interval_s": 100})
+    rarely = EAGER.model_copy(update={"tidy_interval_s": 100})
     await closed(client, 120)
-    async with ArchiveStage(cluster, seldom) as stage:
+    async with ArchiveStage(cluster, rarely) as stage:
 
         class Listed:
             failing, times = True, 0
@@ -269,7 +240,7 @@ async def test_the_bucket_is_listed_at_the_start_and_then_at_intervals_until_a_l
                     raise ArchiveUnavailable("no listing today")
                 return stage.store.list()
 
-        worker = offloader(stage, seldom)
+        worker = offloader(stage, rarely)
         bucket = worker._store = Listed()  # type: ignore[assignment]
         for _ in range(2):
             with pytest.raises(ArchiveUnavailable):
@@ -300,7 +271,7 @@ async def test_an_attempt_to_merge_that_was_cut_off_keeps_neither_its_object_nor
             announce = partial(begin_archiving, attempt=attempt, from_object=due.in_object, ttl_ms=1)
             await cluster.edit(due.ledger_id, announce)
         await stage.store.put(left, b"all that was written before the power was lost")
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         for _ in range(5):
             await worker.round()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
@@ -312,7 +283,7 @@ async def test_an_attempt_to_merge_that_was_cut_off_keeps_neither_its_object_nor
 
 
 class Asked:
-    """A metadata store that counts the ledgers that are read."""
+    """A metadata store that counts ledger reads."""
 
     def __init__(self, store: object) -> None:
         self._store = store
@@ -324,11 +295,11 @@ class Asked:
 
 
 @scenario()
-async def test_rounds_with_nothing_to_do_read_hardly_any_ledger(cluster: MemoryCluster, client: Client) -> None:
+async def test_passes_without_work_read_hardly_any_ledger(cluster: MemoryCluster, client: Client) -> None:
     for _ in range(10):
         await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         asked = worker._survey._store = Asked(worker._survey._store)  # type: ignore[assignment]
         await worker.round()
         assert asked.ledgers_read <= 4 * 10
@@ -352,7 +323,7 @@ async def test_a_ledger_that_fails_is_tried_again_later_and_later(cluster: Memor
     for bookie in cluster.bookies.values():
         bookie.drop(bad.id, 100)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         tries = []
         for _ in range(16):
             await worker.round()
@@ -364,7 +335,7 @@ async def test_a_ledger_that_fails_is_tried_again_later_and_later(cluster: Memor
 
 
 @scenario()
-async def test_a_bucket_alone_tells_what_it_holds(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_bucket_alone_lists_its_contents(cluster: MemoryCluster, client: Client) -> None:
     ledgers = [await closed(client, count) for count in (0, 5, 120)]
     async with ArchiveStage(cluster, EAGER) as stage:
         await stage.archive(ledgers[0].id, ledgers[1].id)
@@ -407,8 +378,7 @@ async def test_ledgers_of_a_job_that_died_before_its_commit_are_deleted_in_the_e
 ) -> None:
     job = Transaction("sales", 3)
     settings = EAGER.model_copy(update={"transaction_ttl_s": 500})
-    dead = await client.create_ledger(custom=job.marks)
-    await dead.append_many(lines(5))
+    dead = await written_ledger(client, 5, custom=job.marks)
     await dead.close()
     kept = await closed(client, 5)
     async with ArchiveStage(cluster, settings) as stage:
@@ -465,7 +435,7 @@ async def test_verification_finds_a_flipped_bit_anywhere_in_an_object(cluster: M
 async def test_verification_compares_every_field_of_a_receipt_with_the_object(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """One ledger's receipt in a set is right, whatever the other's says."""
+    """The receipt of one ledger in a set is valid, independent of the other's."""
     ledgers = [await closed(client, 9), await closed(client, 9)]
     async with ArchiveStage(cluster) as stage:
         await stage.archive(*(ledger.id for ledger in ledgers))
@@ -521,23 +491,3 @@ async def test_verification_follows_ledgers_that_are_moved_or_deleted_meanwhile(
         assert {verdict.ledger_ids: verdict.good for verdict in found} == {
             (moved.id, also.id): True, (lost.id,): False,
         }  # fmt: skip
-
-
-@scenario()
-async def test_a_bucket_that_is_away_ends_the_round_with_a_typed_error(cluster: MemoryCluster, client: Client) -> None:
-    await closed(client, 120)
-    async with ArchiveStage(cluster, EAGER) as stage:
-
-        class Away:
-            url = "memory:away"
-
-            def __getattr__(self, name: str) -> object:
-                raise ArchiveUnavailable("the bucket is gone")
-
-        away = Away()
-        worker = offloader(stage)
-        worker._store = away  # type: ignore[assignment]
-        with pytest.raises(ArchiveUnavailable):
-            await worker.round()
-        with pytest.raises(ArchiveUnavailable):
-            await read_catalog(away, InlineWorkers())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Nothing is removed from the archive while the metadata, or the manifest, may know too little."""
+"""Nothing is removed from the archive while the metadata or the manifest may be incomplete."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from collections.abc import Sequence
 import pytest
 
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
+from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import UnfinishedUpload
-from tallybook.archive.objects.sealed import SealedStore
 from tallybook.client.client import Client
-from tallybook.metadata.behind import BehindRecord, unapproved
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.records.restored_store import RestoreRecordStore, unapproved_restore
 from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.held_keys import HeldKeys
 from tallybook.sim.stage.scenario import scenario
 
-from . import test_offload_manifest
-from .test_offloader import EAGER, closed, keys, offloader
+from .parts import closed_ledger as closed
+from .parts import object_keys as keys
+from .parts import offloader
+from .test_offload_manifest import SETTINGS as MANIFEST_SETTINGS
+from .test_offloader import EAGER
 
 LONG_ENOUGH_S = EAGER.attempt_ttl_s + EAGER.orphan_delay_s
-"""For an object that belongs to nobody to be removed."""
+"""Delay after which orphan objects are removed."""
 
 
 async def lose_manifest(stage: ArchiveStage, how: str) -> None:
@@ -41,9 +44,9 @@ async def test_nothing_is_removed_while_the_metadata_are_known_to_be_an_older_co
 ) -> None:
     forgotten = await closed(client, 120)
     world = client.world
-    record = BehindRecord(world.store, world.clock, world.rng)
+    record = RestoreRecordStore(world.store, world.clock, world.rng)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         await worker.round()
         (archived,) = await keys(stage)
         manifest = await read_manifest(stage.store, InlineWorkers())
@@ -59,7 +62,7 @@ async def test_nothing_is_removed_while_the_metadata_are_known_to_be_an_older_co
         for _ in range(2):
             await worker.round()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
-        assert await keys(stage) == [archived], "nobody has deleted the ledger"
+        assert await keys(stage) == [archived], "the ledger was not deleted"
 
 
 @scenario()
@@ -69,22 +72,22 @@ async def test_an_archived_ledger_beyond_the_id_counter_shows_that_the_metadata_
     await closed(client, 120)
     forgotten, store = await closed(client, 120), client.world.store
     async with ArchiveStage(cluster, EAGER) as stage:
-        await offloader(stage).round()
+        await offloader(stage, EAGER).round()
         before, manifest = await keys(stage), await read_manifest(stage.store, InlineWorkers())
         del cluster.metadata.ledgers[forgotten.id]
         cluster.metadata.id_counter = forgotten.id
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         for _ in range(2):
             await worker.round()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
-        found = await unapproved(store)
+        found = await unapproved_restore(store)
         assert found is not None
-        assert found.told.startswith(f"the manifest of the archive knows of ledger ids up to {forgotten.id}")
+        assert found.description.startswith(f"the manifest of the archive knows of ledger ids up to {forgotten.id}")
         assert await store.id_counter() > forgotten.id, "its id is not handed out again"
         assert (await keys(stage), await read_manifest(stage.store, InlineWorkers())) == (before, manifest)
-        await BehindRecord(store, client.world.clock, client.world.rng).approve()
+        await RestoreRecordStore(store, client.world.clock, client.world.rng).approve()
         await worker.round()
-        assert (await unapproved(store), await keys(stage)) == (None, before), "nobody has deleted the ledger"
+        assert (await unapproved_restore(store), await keys(stage)) == (None, before), "the ledger was not deleted"
 
 
 @pytest.mark.parametrize("meanwhile", ["found behind", "manifest damaged"])
@@ -92,9 +95,9 @@ def test_a_pass_that_may_know_too_little_removes_nothing(meanwhile: str) -> None
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger, world = await closed(client, 120), client.world
-        record = BehindRecord(world.store, world.clock, world.rng)
+        record = RestoreRecordStore(world.store, world.clock, world.rng)
         async with ArchiveStage(cluster, EAGER) as stage:
-            worker, uploads = offloader(stage), stage.store.unfinished_uploads
+            worker, uploads = offloader(stage, EAGER), stage.store.unfinished_uploads
             await worker.round()
             mine = await keys(stage)
             await client.delete_ledger(ledger.id)
@@ -127,13 +130,13 @@ async def test_an_object_stays_and_counts_while_the_metadata_of_its_ledger_are_m
 ) -> None:
     ledger, rows = await closed(client, 120), cluster.metadata.ledgers
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
+        worker = offloader(stage, EAGER)
         await worker.round()
         (key,) = await keys(stage)
         row = rows.pop(ledger.id)
         for _ in range(2):
             # Another process knows no more than the bucket says.
-            worker = offloader(stage)
+            worker = offloader(stage, EAGER)
             await worker.round()
             assert "without a record" in worker.totals.last_error
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
@@ -154,18 +157,18 @@ def test_a_missing_ledger_keeps_its_object_over_many_passes_without_a_manifest(h
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger, deleted, rows = await closed(client, 120), await closed(client, 120), cluster.metadata.ledgers
         async with ArchiveStage(cluster, EAGER) as stage:
-            await offloader(stage).round()
+            await offloader(stage, EAGER).round()
             both = await keys(stage)
             await client.delete_ledger(deleted.id)
             row = rows.pop(ledger.id)
             await lose_manifest(stage, how)
-            worker = offloader(stage)
+            worker = offloader(stage, EAGER)
             for _ in range(4):
                 await worker.round()
                 assert "rebuild-catalog" in worker.totals.last_error
                 assert f"ledger {ledger.id} of " in worker.totals.last_error
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
-                worker = offloader(stage)
+                worker = offloader(stage, EAGER)
             assert await keys(stage) == both
             rows[ledger.id] = row
             for _ in range(3):
@@ -184,11 +187,11 @@ def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalo
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledgers = [await closed(client, 120) for _ in range(2)]
         async with ArchiveStage(cluster, EAGER) as stage:
-            await offloader(stage).round()
+            await offloader(stage, EAGER).round()
             before, fresh = await keys(stage), MemoryMetadata(SeededRng(5))
             await lose_manifest(stage, how)
             for _ in range(4):
-                worker = test_offload_manifest.offloader(stage, fresh)
+                worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
                 await worker.round()
                 assert "another cluster's archive" in worker.totals.last_error
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
@@ -196,7 +199,7 @@ def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalo
             async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
                 assert not rebuilt.problem or rebuilt.key == MANIFEST_KEY
             await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
-            worker = test_offload_manifest.offloader(stage, fresh)
+            worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
             for _ in range(3):
                 await worker.round()
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
@@ -213,7 +216,7 @@ async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_wi
 ) -> None:
     ledger, rows = await closed(client, 120), cluster.metadata.ledgers
     async with ArchiveStage(cluster, EAGER) as stage:
-        await offloader(stage).round()
+        await offloader(stage, EAGER).round()
         before = await keys(stage)
         del rows[ledger.id]
         cluster.metadata.id_counter = ledger.id
@@ -222,7 +225,7 @@ async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_wi
             assert again.id == ledger.id
             await lose_manifest(stage, "damaged")
             for _ in range(3):
-                worker = offloader(stage)
+                worker = offloader(stage, EAGER)
                 await worker.round()
                 assert before[0] in worker.totals.last_error
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
@@ -232,18 +235,18 @@ async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_wi
 
 @scenario(deadline_seconds=6_000)
 async def test_a_manifest_whose_key_is_not_here_is_never_replaced(cluster: MemoryCluster, client: Client) -> None:
-    held, below = HeldKeys(), MemoryStore(cluster.world.clock)
-    async with ArchiveStage(cluster, EAGER, store=SealedStore(below, InlineWorkers(), held)) as stage:
+    held, below = InMemoryKeys(), MemoryStore(cluster.world.clock)
+    async with ArchiveStage(cluster, EAGER, store=EncryptedStore(below, InlineWorkers(), held)) as stage:
         ledger = await closed(client, 120)
-        await offloader(stage).round()
+        await offloader(stage, EAGER).round()
         before = await keys(stage)
         manifest = await read_manifest(stage.store, InlineWorkers())
         del cluster.metadata.ledgers[ledger.id]
-        without = HeldKeys()
+        without = InMemoryKeys()
         without.rotate(keep=False)
-        sealed, stage.store = stage.store, SealedStore(below, InlineWorkers(), without)
+        sealed, stage.store = stage.store, EncryptedStore(below, InlineWorkers(), without)
         for _ in range(3):
-            worker = offloader(stage)
+            worker = offloader(stage, EAGER)
             await worker.round()
             assert "the manifest stays" in worker.totals.last_error
             await cluster.world.clock.sleep(LONG_ENOUGH_S)

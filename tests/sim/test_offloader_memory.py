@@ -1,7 +1,7 @@
-"""What an offloader keeps in memory of what it has done, and when it gives back what was freed."""
+"""What an offloader keeps in memory of its work, and when it returns freed memory."""
 
-from tallybook.archive.objects.patience import Patience
-from tallybook.archive.objects.patient import PatientStore
+from tallybook.archive.objects.retry_policy import RetryPolicy
+from tallybook.archive.objects.retrying_store import RetryingStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
@@ -13,13 +13,16 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
-from .test_offloader import EAGER, closed, keys, offloader
+from .parts import closed_ledger as closed
+from .parts import object_keys as keys
+from .parts import offloader
+from .test_offloader import EAGER
 
 
 def opened(stage: ArchiveStage, tasks: Tasks) -> Archive:
-    """The archive of the stage, as a process of its own has it."""
+    """The archive of the stage, for another process."""
     world = stage.cluster.world
-    store = PatientStore(stage.store, Patience(world.clock, world.rng.fork("patience")))
+    store = RetryingStore(stage.store, RetryPolicy(world.clock, world.rng.fork("patience")))
     metadata = stage.cluster.metadata.client().store
     return Archive(metadata, store, InlineWorkers(), tasks, world.clock, world.rng.fork("process"))
 
@@ -32,7 +35,7 @@ async def test_nothing_is_kept_in_memory_of_an_object_that_was_removed(cluster: 
         for ledger in ledgers:
             await stage.archive(ledger.id)
             await stage.release(ledger.id)
-        worker = offloader(stage, reader=ArchiveReader(stage.store, InlineWorkers(), tasks))
+        worker = offloader(stage, EAGER, reader=ArchiveReader(stage.store, InlineWorkers(), tasks))
         await worker.round()
         assert len({key for key, _ in stage.reader._index}) == 12, "they were read to be merged"
         await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
@@ -63,7 +66,7 @@ async def test_nothing_is_kept_in_memory_of_a_directory_that_is_looked_at_once(
 
 
 def serving(stage: ArchiveStage, tasks: Tasks) -> tuple[Offloader, list[int]]:
-    """Run an offloader as a service; it, and after how many of its rounds memory was given back."""
+    """Run an offloader as a service; return it, and the passes after which memory was returned."""
     place = opened(stage, tasks)
     worker, given = place.offloader(stage.client, EAGER), list[int]()
 
@@ -75,7 +78,7 @@ def serving(stage: ArchiveStage, tasks: Tasks) -> tuple[Offloader, list[int]]:
 
 
 @scenario()
-async def test_memory_is_given_back_once_a_round_finds_nothing_to_do_after_one_that_did(
+async def test_memory_is_returned_after_a_pass_without_work_that_follows_one_with_work(
     cluster: MemoryCluster, client: Client
 ) -> None:
     clock, tasks = cluster.world.clock, client_tasks("offloader")
@@ -92,9 +95,7 @@ async def test_memory_is_given_back_once_a_round_finds_nothing_to_do_after_one_t
 
 
 @scenario()
-async def test_what_a_term_before_has_left_in_memory_is_given_back_in_the_next(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_memory_of_an_earlier_term_is_freed_in_the_next(cluster: MemoryCluster, client: Client) -> None:
     tasks = client_tasks("offloader")
     async with ArchiveStage(cluster, EAGER) as stage:
         worker, given = serving(stage, tasks)

@@ -1,4 +1,4 @@
-"""The numbers of the invariants: what checks report is what the pages explain, and each number means one thing."""
+"""Numbers of invariants: the docs explain exactly those that checks report, and each has one meaning."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from tallybook.sim.results import ROOT
 
 NUMBER = r"[ILS]\d+"
 OF_STREAMS = "S"
-"""What is promised of streams is no part of the protocol of ledgers, which the page about recovery is about."""
+"""What is promised of streams is no part of the protocol of ledgers, which the page of guarantees is about."""
 
 
 def reported() -> set[str]:
-    """Every number that a check in sim/ can report."""
+    """Invariants that checks in sim/ can report."""
     texts = [path.read_text("utf-8") for path in (ROOT / "sim").rglob("*.py")]
     return {number for text in texts for number in re.findall(rf'"({NUMBER})"', text)}
 
 
 def explained(page: str) -> list[str]:
-    """The numbers in the first column of the tables of a page."""
+    """Invariants in the first column of the tables of a page."""
     rows = re.findall(rf"^\| ({NUMBER}(?:, {NUMBER})*) \|", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
     return [number for row in rows for number in row.split(", ")]
 
 
 def test_both_pages_explain_every_invariant_that_is_checked_once_and_no_other() -> None:
     of_ledgers = {number for number in reported() if not number.startswith(OF_STREAMS)}
-    for page, checked in (("simulation.md", reported()), ("recovery.md", of_ledgers)):
+    for page, checked in (("project/simulation.md", reported()), ("understand/guarantees.md", of_ledgers)):
         numbers = explained(page)
         assert sorted(numbers) == sorted(checked), page

@@ -1,9 +1,8 @@
-"""Readers on virtual time: tails through recoveries, deletions and outages; bookies that lie, or hang."""
+"""Readers in virtual time: tails through recoveries, deletions and outages; bookies that lie or hang."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Self
 
 import pytest
@@ -11,40 +10,27 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.answers import ReadAnswer
-from tallybook.core.batch import Entry, EntrySlice, cut_entry, decode_header, encode_batch
-from tallybook.core.errors import BookieUnavailable, Busy, EntryCorrupt, NoSuchLedger, RecoveryFailed
-from tallybook.metadata.faulty import FaultyStore
-from tallybook.metadata.model import DigestType
+from tallybook.core.batch import EntrySlice, cut_entry, decode_header, encode_batch
+from tallybook.core.errors import Busy, EntryCorrupt, NoSuchLedger, RecoveryFailed
+from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.store import MetadataStore
+from tallybook.sim.cluster.faulty_metadata import FaultyStore
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
-from tallybook.sim.stage.tail import Outage, Tail
+from tallybook.sim.stage.tail import BackgroundTail, MetadataOutage
 
-
-@scenario()
-async def test_a_tail_follows_through_a_recovery_to_the_end_it_settles(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(30))
-    tail = Tail(cluster, ledger.id)
-    await tail.until(lines(30))
-    for payload in lines(5, 30):
-        ledger.append_nowait(payload)
-    async with cluster.client(SMALL) as other:
-        closed = await other.recover_ledger(ledger.id)
-    await tail.task
-    assert tail.seen == lines(closed.last_entry_id + 1)
+from .parts import written_ledger
 
 
 @scenario()
 async def test_a_tail_of_a_ledger_that_stays_in_recovery_waits_without_hammering(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await cluster.world.clock.sleep(1)
     ledger.abandon()
-    tail = Tail(cluster, ledger.id)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     for bookie in cluster.bookies.values():
         await bookie.fence(ledger.id, b"")
@@ -59,9 +45,8 @@ async def test_a_tail_of_a_ledger_that_stays_in_recovery_waits_without_hammering
 
 @scenario()
 async def test_an_idle_tail_leaves_the_metadata_store_alone(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    tail = Tail(cluster, ledger.id)
+    ledger = await written_ledger(client, 10)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     before = tail.outage.reads
     await cluster.world.clock.sleep(120)
@@ -72,9 +57,8 @@ async def test_an_idle_tail_leaves_the_metadata_store_alone(cluster: MemoryClust
 
 @scenario()
 async def test_a_tail_of_a_ledger_that_is_deleted_says_so(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    tail = Tail(cluster, ledger.id)
+    ledger = await written_ledger(client, 10)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     await client.delete_ledger(ledger.id)
     with pytest.raises(NoSuchLedger):
@@ -82,81 +66,11 @@ async def test_a_tail_of_a_ledger_that_is_deleted_says_so(cluster: MemoryCluster
 
 
 @scenario()
-async def test_a_tail_goes_on_with_one_bookie_dead(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    tail = Tail(cluster, ledger.id)
-    await tail.until(lines(10))
-    cluster.bookies[ledger.metadata.last_fragment.bookies[0]].kill()
-    for start in range(10, 50, 10):
-        await ledger.append_many(lines(10, start))
-        await cluster.world.clock.sleep(3)
-        assert tail.seen == lines(start + 10)
-    await ledger.close()
-    await tail.task
-    assert tail.seen == lines(50)
-
-
-@scenario()
-async def test_a_tail_outlasts_an_outage_of_the_metadata_store(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    tail = Tail(cluster, ledger.id)
-    await tail.until(lines(10))
-    tail.outage.on = True
-    await cluster.world.clock.sleep(60)
-    await ledger.append_many(lines(10, 10))
-    await tail.until(lines(20))
-    await ledger.close()
-    await cluster.world.clock.sleep(20)
-    assert not tail.task.done(), "it cannot know of the close yet"
-    tail.outage.on = False
-    await asyncio.wait_for(tail.task, 30)
-    assert tail.seen == lines(20)
-
-
-@scenario()
-async def test_an_abandoned_tail_leaves_nothing_behind(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    await cluster.world.clock.sleep(1)
-    reader = await client.open_ledger(ledger.id, recover=False)
-    tail: AsyncIterator[Entry] = reader.tail(10)
-    waiting = asyncio.ensure_future(anext(tail))
-    await cluster.world.clock.sleep(1)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    # The next long poll of the same reader is in order, and so is the ledger.
-    tail = reader.tail(10)
-    waiting = asyncio.ensure_future(anext(tail))
-    await ledger.append(b"more")
-    assert (await waiting).payload == b"more"
-    await ledger.close()
-    assert [entry async for entry in tail] == []
-
-
-@scenario()
-async def test_a_reader_that_does_not_recover_needs_coverage_to_open(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    await cluster.world.clock.sleep(1)
-    names = ledger.metadata.last_fragment.bookies
-    cluster.bookies[names[0]].kill()
-    assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
-    cluster.bookies[names[1]].kill()
-    with pytest.raises(BookieUnavailable, match=f"no answer from .*{names[1]}"):
-        await client.open_ledger(ledger.id, recover=False)
-    cluster.bookies[names[0]].restart()
-    assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
-
-
-@scenario()
 async def test_one_entry_of_an_hmac_ledger_is_checked_as_well_as_a_range(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """A lying bookie can make a checksum for any bytes, but not the digest."""
-    async with await client.create_ledger(digest=DigestType.HMAC_SHA256, password=b"key") as ledger:
-        await ledger.append_many(lines(5))
+    """A malicious bookie can compute a checksum of any bytes, but not the digest."""
+    ledger = await written_ledger(client, 5, close=True, digest=DigestType.HMAC_SHA256, password=b"key")
     names = ledger.metadata.last_fragment.bookies
     good = cluster.bookies[names[0]].durable_batches(ledger.id)[0]
     header = decode_header(good)
@@ -181,8 +95,7 @@ async def test_one_entry_of_an_hmac_ledger_is_checked_as_well_as_a_range(
 
 @scenario(bookies=4)
 async def test_a_striped_range_waits_for_a_bookie_that_hangs_only_once(cluster: MemoryCluster, client: Client) -> None:
-    async with await client.create_ledger(ensemble=4, write_quorum=2, ack_quorum=2, stripe_entries=5) as ledger:
-        await ledger.append_many(lines(200))
+    ledger = await written_ledger(client, 200, close=True, ensemble=4, write_quorum=2, ack_quorum=2, stripe_entries=5)
     reader: LedgerReader = await client.open_ledger(ledger.id)
     hanging = cluster.bookies[ledger.metadata.last_fragment.bookies[0]]
     hanging.pause()
@@ -199,7 +112,7 @@ async def test_a_striped_range_waits_for_a_bookie_that_hangs_only_once(cluster: 
 
 
 class BusyReads:
-    """Bookies that answer every read BUSY while ``on``, each with a hint of its own; who was asked, and when."""
+    """Makes bookies answer every read with BUSY while ``on``, with different hints; records requests and times."""
 
     def __init__(self, cluster: MemoryCluster, hints_ms: tuple[int, ...] = (100, 700, 300)) -> None:
         self.on = True
@@ -244,14 +157,13 @@ class BusyReads:
 
 @scenario()
 async def test_reads_wait_for_bookies_that_are_busy_for_a_while(cluster: MemoryCluster, client: Client) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(100))
+    ledger = await written_ledger(client, 100, close=True)
     reader = await client.open_ledger(ledger.id)
     with BusyReads(cluster) as busy:
         relenting = asyncio.ensure_future(busy.relent_after(2))
         assert [entry.payload async for entry in reader.read(0, 99)] == lines(100)
         await relenting
-        # Three rounds found nobody: the pause is the longest that any of the three named.
+        # Three rounds without an answer: the pause is the longest hint of the three bookies.
         rounds = [at for at in busy.asked_at if at < busy.asked_at[0] + 2]
         assert len(rounds) == 9
         assert rounds[3] - rounds[2] >= 0.7
@@ -263,9 +175,8 @@ async def test_reads_wait_for_bookies_that_are_busy_for_a_while(cluster: MemoryC
 
 @scenario()
 async def test_a_tail_waits_for_bookies_that_are_busy_for_a_while(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    tail = Tail(cluster, ledger.id)
+    ledger = await written_ledger(client, 10)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     with BusyReads(cluster) as busy:
         await ledger.append_many(lines(10, 10))
@@ -277,30 +188,11 @@ async def test_a_tail_waits_for_bookies_that_are_busy_for_a_while(cluster: Memor
 
 
 @scenario()
-async def test_a_recovery_waits_for_bookies_that_are_too_busy_to_read_its_end(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(50))
-    await cluster.world.clock.sleep(1)
-    ledger.abandon()
-    with BusyReads(cluster) as busy:
-        relenting = asyncio.ensure_future(busy.relent_after(3))
-        closed = await client.recover_ledger(ledger.id)
-        await relenting
-        assert len(busy.asked_at) > 3
-    assert closed.last_entry_id == 49
-    assert await read_all(client, ledger.id) == lines(50)
-
-
-@scenario()
 async def test_bookies_that_stay_busy_end_a_read_a_tail_and_a_recovery_within_the_request_timeout(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
-    left_open = await client.create_ledger()
-    await left_open.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
+    left_open = await written_ledger(client, 10)
     await cluster.world.clock.sleep(1)
     left_open.abandon()
     reader = await client.open_ledger(ledger.id)
@@ -324,8 +216,7 @@ async def test_bookies_that_stay_busy_end_a_read_a_tail_and_a_recovery_within_th
 async def test_a_read_that_waits_for_busy_bookies_ends_at_once_when_cancelled(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
     reader = await client.open_ledger(ledger.id)
     with BusyReads(cluster) as busy:
         reading = asyncio.ensure_future(anext(reader.read(0, 9)))
@@ -342,8 +233,7 @@ async def test_a_read_that_waits_for_busy_bookies_ends_at_once_when_cancelled(
 async def test_a_busy_bookie_is_not_asked_last_like_one_that_did_not_answer(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10, close=True)
     reader = await client.open_ledger(ledger.id)
     first, second, _ = ledger.metadata.last_fragment.bookies
     with BusyReads(cluster) as busy:
@@ -363,8 +253,7 @@ async def test_a_busy_bookie_is_not_asked_last_like_one_that_did_not_answer(
 async def test_a_tail_of_a_ledger_closed_since_it_was_opened_ends_promptly(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await cluster.world.clock.sleep(1)
     reader = await client.open_ledger(ledger.id, recover=False)
     await ledger.close()
@@ -377,10 +266,9 @@ async def test_a_tail_of_a_ledger_closed_since_it_was_opened_ends_promptly(
 async def test_a_tail_begun_while_the_metadata_store_is_away_follows_without_hammering_it(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     await cluster.world.clock.sleep(1)
-    outage, seen = Outage(), list[bytes]()
+    outage, seen = MetadataOutage(), list[bytes]()
 
     async def follow(reader: LedgerReader) -> None:
         async for entry in reader.tail():

@@ -1,4 +1,4 @@
-"""Whole clusters of real bookies, wire and all, in the situations that docs/lessons.md names; on a few seeds each."""
+"""Clusters of real bookies with their wire, in the situations of docs/project/lessons.md, on a few seeds each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import BookieUnavailable, LedgerClosed, LedgerFenced, MetadataUnavailable, RecoveryFailed
 from tallybook.core.limits import MIB
-from tallybook.metadata.model import LedgerState
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.metadata.ledger.model import LedgerState
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.budgets import look_at_budgets
+from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.faults.run_configuration import draw_configuration
+from tallybook.sim.oracle.budgets import check_budgets
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.cut_off import each_cut
+from tallybook.sim.stage.cancellation import each_cut
 from tallybook.sim.stage.scenario import lines, read_all
-from tallybook.sim.swarm import swarm_of
-from tallybook.sim.workload import ClientProcess
+from tallybook.sim.workload.ledgers import ClientProcess
 
 CALM = replace(
-    swarm_of(SeededRng("calm")),
+    draw_configuration(SeededRng("calm")),
     bookies=3,
     faults=(),
     net_delay_ms=1.0,
@@ -47,31 +47,31 @@ HOSTS = tuple(f"b{number}" for number in range(3))
 
 
 class Cluster:
-    """Bookies, and clients in processes of their own. The god of the simulation looks on."""
+    """Bookies, and clients in their own processes, observed by the oracle of the simulation."""
 
     def __init__(self, universe: Universe) -> None:
         self.universe = universe
         self.world = universe.world
-        self.net = universe.around.net
+        self.net = universe.env.net
         self.nodes = universe.nodes
-        self.god = universe.god
+        self.oracle = universe.oracle
 
     @asynccontextmanager
     async def clients(self, *names: str) -> AsyncIterator[list[ClientProcess]]:
         async with AsyncExitStack() as stack:
-            yield [await stack.enter_async_context(self.universe.workload.guest(name)) for name in names]
+            yield [await stack.enter_async_context(self.universe.workload.extra_client(name)) for name in names]
 
     async def written(self, count: int) -> tuple[LedgerWriter, ClientProcess]:
-        """A ledger with so many confirmed entries whose writer has gone away."""
+        """An abandoned ledger with so many confirmed entries."""
         writer = self.universe.workload._process("writer")
         ledger = await writer.client.create_ledger()
         await ledger.append_many(lines(count))
-        self.god.confirmed(ledger.id, count - 1)
+        self.oracle.confirmed(ledger.id, count - 1)
         return ledger, writer
 
 
 def played(scene: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
-    """Run ``scene`` on bookies that serve; whatever the god saw that must not be fails it."""
+    """Run ``scene`` with serving bookies; a violation seen by the oracle fails the test."""
 
     async def run(world: World) -> None:
         universe = Universe(world, CALM)
@@ -81,12 +81,12 @@ def played(scene: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
             while not all(node.ready for node in universe.nodes.values()):
                 await world.clock.sleep(0.01)
             await scene(Cluster(universe))
-            universe.god.raise_violations()
+            universe.oracle.raise_violations()
         finally:
             await universe.workload.close()
             for node in universe.nodes.values():
                 node.process.kill()
-            universe.around.bury()
+            universe.env.bury()
 
     run_seed(seed, run, deadline_seconds=600)
 
@@ -94,10 +94,10 @@ def played(scene: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
 # -- C21: slow consumers, many tailers, stalls ---------------------------------------------------
 
 
-def test_c21_reads_that_nobody_takes_and_many_tailers_neither_fill_a_bookie_nor_hold_up_a_writer() -> None:
-    """Sixty reads at a time for a client that takes no answer: a bookie makes as many as one stream may have waiting.
+def test_c21_untaken_reads_and_many_tailers_neither_fill_a_bookie_nor_hold_up_a_writer() -> None:
+    """Sixty concurrent reads of a client that takes no answers: a bookie serves only as many as a stream may buffer.
 
-    Each reserves room for the largest batch, 0.5 MiB; all sixty would need four times what a stream may have.
+    Each reserves memory for the largest batch, 0.5 MiB; sixty would need four times the limit of a stream.
     """
 
     async def scene(cluster: Cluster) -> None:
@@ -107,7 +107,7 @@ def test_c21_reads_that_nobody_takes_and_many_tailers_neither_fill_a_bookie_nor_
         async def watch() -> None:
             while True:
                 most["answer bytes"] = max(most["answer bytes"], *(node.service.answer_bytes for node in nodes))
-                look_at_budgets(cluster.universe, tasks_per_process=4 * TAILERS)
+                check_budgets(cluster.universe, tasks_per_process=4 * TAILERS)
                 await clock.sleep(0.002)
 
         async with cluster.clients("writer", "stuck", "tailers") as (writing, stuck, tailing):
@@ -133,13 +133,13 @@ def test_c21_reads_that_nobody_takes_and_many_tailers_neither_fill_a_bookie_nor_
             assert [len(entries) for entries in await asyncio.gather(*reads)] == [20] * 60
             watching.cancel()
         assert 4 * MIB < most["answer bytes"] <= 9 * MIB, "the room of one stream is used, and kept within"
-        assert most["add seconds"] < 0.05, "an append waited for somebody who reads"
+        assert most["add seconds"] < 0.05, "an append waited for a reader"
 
     played(scene)
 
 
 @pytest.mark.parametrize("who", ["a bookie", "all bookies", "the writer", "a reader"])
-def test_c21_a_stall_of_five_seconds_fences_nobody(who: str) -> None:
+def test_c21_a_stall_of_five_seconds_fences_no_writer(who: str) -> None:
     async def scene(cluster: Cluster) -> None:
         async with cluster.clients("writer", "reader") as (writing, reading):
             ledger = await writing.client.create_ledger()
@@ -196,7 +196,7 @@ def test_c31_recoveries_of_one_ledger_at_once_over_the_wire_all_come_to_the_same
 
 @pytest.mark.parametrize("seed", range(4))
 def test_c32_bookies_cut_off_one_by_one_and_let_in_in_another_order_leave_one_end_and_nothing_lost(seed: int) -> None:
-    """Clogged at moments all over a recovery that somebody repeats until it succeeds."""
+    """Clog links at all moments of a recovery that is retried until it succeeds."""
 
     async def scene(cluster: Cluster) -> None:
         count = 200
@@ -211,14 +211,14 @@ def test_c32_bookies_cut_off_one_by_one_and_let_in_in_another_order_leave_one_en
             while cluster.universe.metadata.value(ledger.id).state is LedgerState.OPEN:
                 await cluster.world.clock.sleep(0.001)
             await cluster.world.clock.sleep(0.2 * rng.random())
-            everybody = {*HOSTS, *(each.name for each in (one, other, reader, writer))}
+            everyone = {*HOSTS, *(each.name for each in (one, other, reader, writer))}
             for name in rng.shuffled(HOSTS):
                 await cluster.world.clock.sleep(0.05 * rng.random())
-                cluster.net.partition([name], everybody - {name})
+                cluster.net.partition([name], everyone - {name})
             await cluster.world.clock.sleep(3.0)
-            assert not any(recovery.done() for recovery in recovering), "nobody can be reached"
+            assert not any(recovery.done() for recovery in recovering), "no bookie can be reached"
             for name in rng.shuffled(HOSTS):
-                for each in everybody - {name}:
+                for each in everyone - {name}:
                     cluster.net.heal(name, each)
                     cluster.net.heal(each, name)
                 await cluster.world.clock.sleep(1.0 * rng.random())
@@ -282,7 +282,7 @@ def test_a_request_that_is_cancelled_at_any_of_its_awaits_leaves_nothing_and_oth
             for node in cluster.nodes.values():
                 stats = node.bookie.stats()
                 assert (stats["inflight_bytes"], stats["adds_waiting"], node.service.answer_bytes) == (0, 0, 0)
-            # An append that nobody waits for any more is not taken back: its entry is there, whole.
+            # A cancelled append is not undone: its entry is there, complete.
             found = await read_all(other.client, ledger.id)
             assert (found[0], found[-1]) == (b"first", b"last")
             assert set(found[1:-1]) <= {b"more"}

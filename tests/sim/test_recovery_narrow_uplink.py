@@ -1,4 +1,4 @@
-"""A recovery that needs a member behind a narrow uplink: answers to its reads are in the way of acks."""
+"""A recovery with a member behind a narrow uplink: answers to reads delay its acks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any, cast
 
 import pytest
 
-from tallybook.bookie.service import BookieService
+from tallybook.bookie.rpc.service import BookieService
 from tallybook.client.client import Client
-from tallybook.client.connections import BookieConnections
+from tallybook.client.connection.pool import BookieConnections
 from tallybook.client.ports import ClientWorld
-from tallybook.core.config import ClientSettings
+from tallybook.core.settings import ClientSettings
 from tallybook.metadata.store import BookieInfo
-from tallybook.runtime.deterministic import SimNet, World, run_seed
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.runtime.transport import MessageStream
+from tallybook.sim.deterministic import SimNet, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import tiny_settings
+from tallybook.wire.lanes import Lane
 
 from .test_recovery_write_back import hold
 
 
 class Uplink:
-    """A stream of which so many bytes a second leave the bookie."""
+    """A stream with a limited rate from the bookie."""
 
     def __init__(self, stream: MessageStream, clock: Any, bytes_per_second: int) -> None:
         self._stream, self._clock, self._bytes_per_second = stream, clock, bytes_per_second
@@ -38,7 +39,7 @@ class Uplink:
 
 
 async def listening(world: World, cluster: MemoryCluster, net: SimNet, tasks: Tasks, name: str, rate: int) -> str:
-    """A bookie on the wire; its Control stream has an uplink of ``rate`` bytes a second. Its address."""
+    """A bookie whose Control stream has an uplink of ``rate`` bytes per second; return its address."""
     service = BookieService(cluster.bookies[name], tiny_settings(), world.clock, tasks, "", print)
 
     async def accept(lane: Lane, stream: MessageStream) -> None:
@@ -58,7 +59,7 @@ async def listening(world: World, cluster: MemoryCluster, net: SimNet, tasks: Ta
         (100_000, 10_000, 300),
     ],
 )
-def test_beside_a_dead_member_one_behind_a_narrow_uplink_is_enough(rate: int, batch_bytes: int, batches: int) -> None:
+def test_with_a_dead_member_one_behind_a_narrow_uplink_is_enough(rate: int, batch_bytes: int, batches: int) -> None:
     async def play(world: World) -> None:
         def fail(name: str, error: BaseException) -> None:
             asyncio.get_running_loop().call_exception_handler({"message": name, "exception": error})

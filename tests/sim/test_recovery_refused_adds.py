@@ -1,4 +1,4 @@
-"""Answers of bookies that have not failed to a recovery: too large, no metadata yet, or the ledger was dropped."""
+"""Errors of healthy bookies during a recovery: batch too large, metadata unavailable, or ledger dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tallybook.client.client import Client
 from tallybook.core.answers import AddAnswer, FenceAnswer
 from tallybook.core.batch import Buffer, decode_header
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, TallybookError
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import read_all, scenario
 
@@ -23,7 +23,7 @@ LARGE = [b"x" * 600]
 
 
 async def held_by(cluster: MemoryCluster, client: Client, at: Sequence[int], batches: int = 5) -> tuple[int, list[str]]:
-    """A ledger without an owner, whose members at these positions hold batches, the second one large."""
+    """A ledger without a writer, whose members at these positions have batches, the second one large."""
     ledger = await client.create_ledger()
     ledger.abandon()
     members = list(ledger.metadata.last_fragment.bookies)
@@ -34,7 +34,7 @@ async def held_by(cluster: MemoryCluster, client: Client, at: Sequence[int], bat
 
 
 def away_at_first(cluster: MemoryCluster, name: str, seconds: float) -> None:
-    """The bookie does not reach the metadata for a while, so it takes no adds of ledgers that it meets."""
+    """The bookie cannot reach the metadata store for a while, so it refuses adds of unknown ledgers."""
     bookie = cluster.bookies[name]
     right, until = bookie.add, cluster.world.clock.monotonic() + seconds
 
@@ -77,9 +77,7 @@ async def test_a_member_that_does_not_take_a_batch_because_of_its_size_gets_all_
 
 
 @scenario(bookies=4)
-async def test_another_bookie_takes_the_place_of_one_that_does_not_take_a_batch_because_of_its_size(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_bookie_that_refuses_a_batch_as_too_large_is_replaced(cluster: MemoryCluster, client: Client) -> None:
     ledger_id, (small, *_) = await held_by(cluster, client, (1, 2))
     cluster.bookies[small].max_batch_bytes = LOWERED
     closed = await client.recover_ledger(ledger_id)
@@ -116,7 +114,7 @@ def test_a_member_that_does_not_reach_the_metadata_for_a_moment_is_waited_for(bo
 
 
 async def outcome_of(recovery: Awaitable[LedgerMetadata]) -> LedgerMetadata | type[Exception]:
-    """The metadata, or the class of the error."""
+    """Metadata after the recovery, or the class of its error."""
     try:
         return await recovery
     except TallybookError as error:
@@ -124,7 +122,7 @@ async def outcome_of(recovery: Awaitable[LedgerMetadata]) -> LedgerMetadata | ty
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["released", "deleted"])
-def test_a_recovery_whose_bookies_dropped_the_ledger_meanwhile_says_what_became_of_it(deleted: bool) -> None:
+def test_a_recovery_whose_bookies_dropped_the_ledger_meanwhile_reports_its_state_in_the_metadata(deleted: bool) -> None:
     @scenario(bookies=3)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger_id, members = await held_by(cluster, client, range(3))

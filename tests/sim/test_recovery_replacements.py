@@ -1,4 +1,4 @@
-"""Recoveries that replace bookies, meet each other, and meet the writer: one end, and all that was acked."""
+"""Recoveries that replace bookies, race with each other and with the writer: one end, with all acked entries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced
-from tallybook.metadata.model import Fragment
+from tallybook.metadata.ledger.model import Fragment
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.held_stores import Gated
+from tallybook.sim.stage.metadata_faults import Gated
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+
+from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})
 
@@ -42,14 +44,13 @@ async def test_c25_a_bookie_that_dies_during_the_write_back_is_replaced_by_the_c
     assert metadata.last_entry_id == 19
     assert dying.bookie_id not in metadata.last_fragment.bookies
     assert metadata.missed == ()
-    assert cluster.held_by_too_few(metadata, copies=3) == []
+    assert cluster.under_replicated(metadata, copies=3) == []
     assert await read_all(client, ledger.id) == lines(20)
 
 
 @scenario(bookies=4)
 async def test_c27_another_recovery_ends_what_one_left_before_its_close(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(20))
+    ledger = await written_ledger(client, 20)
     ledger.abandon()
     slow = Gated()
     slow.hold(after=1)
@@ -64,8 +65,7 @@ async def test_c27_another_recovery_ends_what_one_left_before_its_close(cluster:
 
 @scenario(bookies=4)
 async def test_c28_a_recovery_whose_last_fragment_changes_starts_over(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     ledger.abandon()
     old = members(ledger)
     spare = next(name for name in cluster.bookies if name not in old)
@@ -85,11 +85,10 @@ async def test_c28_a_recovery_whose_last_fragment_changes_starts_over(cluster: M
 
 
 @scenario(bookies=4)
-async def test_c30_recoveries_at_once_agree_and_the_old_writer_hears_of_it(
+async def test_c30_concurrent_recoveries_agree_and_the_old_writer_is_fenced(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     clients = [cluster.client(QUICK) for _ in range(3)]
     try:
         ends = await asyncio.gather(*(each.recover_ledger(ledger.id) for each in clients))
@@ -100,6 +99,3 @@ async def test_c30_recoveries_at_once_agree_and_the_old_writer_hears_of_it(
     with pytest.raises((LedgerFenced, LedgerClosed)):
         await ledger.append(b"late")
     assert await ledger.close() == ends[0], "the recoveries ended it where the writer would have"
-
-
-# -- equipment ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What bookies answer when a recovery adds batches again, through real clients: other bytes, or nothing any more."""
+"""Answers of bookies to recovery adds, through real clients: other bytes, or no answer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tallybook.client.recovery.member_adds import MEMBER_WINDOW_BYTES
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import RecoveryFailed, TallybookError
-from tallybook.metadata.model import LedgerState
+from tallybook.metadata.ledger.model import LedgerState
+from tallybook.sim.memory_bookie.bookie import AnswerGate
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.memory_bookie import Gate
 from tallybook.sim.stage.scenario import lines, read_all, scenario
 
 
 async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, payloads: Sequence[bytes]) -> None:
-    """Put a batch on a bookie. No batch tells a LAC, so a recovery has to read and write all of them."""
+    """Add a batch to a bookie. No batch carries a LAC, so a recovery must read and write back all of them."""
     length = (first + len(payloads)) * len(payloads[0])
     batch = encode_batch(ledger_id, first, payloads, lac=-1, ledger_length=length, written_at_us=0)
     answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
@@ -30,7 +30,7 @@ async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, pa
 
 
 async def contradicted(cluster: MemoryCluster, client: Client) -> tuple[int, list[str], str]:
-    """A ledger that nobody closed: two members hold one body of entry 0, and one holds another."""
+    """An open ledger: two members have one content of entry 0, and one has another."""
     ledger = await client.create_ledger()
     ledger.abandon()
     *members, odd = ledger.metadata.last_fragment.bookies
@@ -41,7 +41,7 @@ async def contradicted(cluster: MemoryCluster, client: Client) -> tuple[int, lis
 
 
 def late(cluster: MemoryCluster, name: str) -> None:
-    """Let a bookie answer recovery reads after the others."""
+    """Make a bookie answer recovery reads after the others."""
 
     async def answer_late(method: str, _ledger_id: int) -> None:
         if method == "recovery_read":
@@ -51,7 +51,7 @@ def late(cluster: MemoryCluster, name: str) -> None:
 
 
 @scenario(bookies=4)
-async def test_other_bytes_at_one_member_are_outvoted_and_its_place_is_taken(
+async def test_other_bytes_at_one_member_are_outvoted_and_it_is_replaced(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id, members, odd = await contradicted(cluster, client)
@@ -64,13 +64,13 @@ async def test_other_bytes_at_one_member_are_outvoted_and_its_place_is_taken(
 
 
 @scenario(bookies=4)
-async def test_a_copy_that_most_members_contradict_fails_the_recovery_and_their_names_are_told(
+async def test_a_copy_that_most_members_contradict_fails_the_recovery_and_they_are_named(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id, members, odd = await contradicted(cluster, client)
     for name in members:
         late(cluster, name)
-    with pytest.raises(RecoveryFailed, match="holds other bytes from entry 0, perhaps acked ones") as caught:
+    with pytest.raises(RecoveryFailed, match="has other bytes from entry 0, which may have been acked") as caught:
         await client.recover_ledger(ledger_id)
     assert all(name in str(caught.value) for name in members)
     known = await cluster.metadata.client().store.read_ledger(ledger_id, linearizable=True)
@@ -112,7 +112,7 @@ async def test_a_member_that_is_written_off_costs_no_more_with_every_batch(
 async def tail_of(
     cluster: MemoryCluster, client: Client, batches: int, at: Collection[int] = range(3), **sizes: int
 ) -> tuple[int, list[str]]:
-    """A ledger without an owner, whose members at these positions hold batches beyond every LAC."""
+    """A ledger without a writer, whose members at these positions have batches beyond every LAC."""
     ledger = await client.create_ledger(**sizes)
     ledger.abandon()
     members = list(ledger.metadata.last_fragment.bookies)
@@ -123,7 +123,7 @@ async def tail_of(
 
 
 def slow(cluster: MemoryCluster, name: str, round_trip_s: float) -> None:
-    """Let a bookie answer everything late."""
+    """Make a bookie answer every request late."""
 
     async def answer_late(_method: str, _ledger_id: int) -> None:
         await cluster.world.clock.sleep(round_trip_s)
@@ -154,9 +154,9 @@ def test_one_slow_member_costs_a_recovery_one_bounded_wait_for_any_tail(batches:
 
 
 def narrow(cluster: MemoryCluster, names: Iterable[str], seconds_per_batch: float) -> None:
-    """Let what is added again pass one after the other, each bookie over a link of its own bandwidth."""
+    """Serialize recovery adds, with a bandwidth per bookie."""
 
-    def link() -> Gate:
+    def link() -> AnswerGate:
         passing = asyncio.Lock()
 
         async def pass_through(method: str, _ledger_id: int) -> None:
@@ -193,7 +193,7 @@ async def test_few_bytes_are_in_flight_to_one_bookie(cluster: MemoryCluster, cli
     under_way = dict.fromkeys(members, 0)
     most = 0
 
-    def counted(name: str) -> Gate:
+    def counted(name: str) -> AnswerGate:
         async def count(method: str, _ledger_id: int) -> None:
             nonlocal most
             if method == "recovery_add":
@@ -212,7 +212,7 @@ async def test_few_bytes_are_in_flight_to_one_bookie(cluster: MemoryCluster, cli
 
 @pytest.mark.parametrize(("holders", "round_trips"), [((1, 2), 2), ((0, 2), 3)], ids=["both", "the slow one only"])
 @pytest.mark.parametrize("batches", [3, 20, 200])
-def test_beside_a_dead_member_a_slow_one_costs_a_few_round_trips_for_any_tail(
+def test_with_a_dead_member_a_slow_one_costs_a_few_round_trips_for_any_tail(
     batches: int, holders: Collection[int], round_trips: int
 ) -> None:
     @scenario(bookies=4, deadline_seconds=10_000)

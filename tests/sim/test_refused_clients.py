@@ -1,4 +1,4 @@
-"""A client that bookies refuse, for its role or for want of one: it is told why, at once where all of them do."""
+"""A client that all or some bookies refuse for its role, or for lack of one, is told why."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.client import Client
+from tallybook.client.connection.port import BookieConnection
+from tallybook.client.environment import ClientWorld
 from tallybook.client.ports import Connections
-from tallybook.client.world import ClientWorld
 from tallybook.core.errors import AccessDenied, NotEnoughBookies, TallybookError
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnections
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
+
+from .parts import written_ledger
 
 REASON = "no principal has a certificate of tallybook://writer/app"
 
@@ -38,7 +40,7 @@ class Doors:
 
 
 def stranger(cluster: MemoryCluster, doors: list[Doors]) -> Client:
-    """A client whose doors can be shut."""
+    """A client whose connections can be refused."""
     world = cluster.world
     shared = cluster.metadata.client()
     direct = DirectConnections(
@@ -66,13 +68,13 @@ async def test_a_writer_that_every_bookie_refuses_is_told_so_at_once_and_why(
         assert not told.value.retriable
         attempts = doors.attempts
         await cluster.world.clock.sleep(60)
-        assert doors.attempts == attempts, "nobody is asked again for a writer that has ended"
+        assert doors.attempts == attempts, "no bookie is asked again for a writer that has ended"
         with pytest.raises(AccessDenied):
             await ledger.append(b"y")
 
 
 @scenario()
-async def test_a_writer_whom_enough_bookies_refuse_hears_of_the_refusal_and_not_of_a_quorum(
+async def test_a_writer_that_enough_bookies_refuse_gets_the_refusal_and_not_a_quorum_error(
     cluster: MemoryCluster, client: Client
 ) -> None:
     made: list[Doors] = []
@@ -84,7 +86,9 @@ async def test_a_writer_whom_enough_bookies_refuse_hears_of_the_refusal_and_not_
 
 
 @scenario()
-async def test_a_writer_that_one_bookie_refuses_goes_on_with_the_others(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_writer_that_one_bookie_refuses_continues_with_the_others(
+    cluster: MemoryCluster, client: Client
+) -> None:
     made: list[Doors] = []
     async with stranger(cluster, made) as app:
         made[0].refusing = {next(iter(cluster.bookies))}
@@ -93,7 +97,9 @@ async def test_a_writer_that_one_bookie_refuses_goes_on_with_the_others(cluster:
 
 
 @scenario()
-async def test_where_nobody_can_be_reached_the_error_says_why_of_each(cluster: MemoryCluster, client: Client) -> None:
+async def test_where_no_bookie_can_be_reached_the_error_has_the_reason_of_each(
+    cluster: MemoryCluster, client: Client
+) -> None:
     made: list[Doors] = []
     async with stranger(cluster, made) as app:
         made[0].refusing, made[0].error = set(cluster.bookies), NotEnoughBookies
@@ -106,8 +112,7 @@ async def test_where_nobody_can_be_reached_the_error_says_why_of_each(cluster: M
 async def test_a_reader_that_every_bookie_refuses_is_told_so_however_it_asks(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    writing = await client.create_ledger()
-    await writing.append_many(lines(3))
+    writing = await written_ledger(client, 3)
     assert await writing.append(b"one more tells that those before it are confirmed") == 3
     made: list[Doors] = []
     async with stranger(cluster, made) as app:

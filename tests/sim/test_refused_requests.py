@@ -1,4 +1,4 @@
-"""Requests that cannot be granted, and metadata that cannot be: each ends in its own error, and nothing is lost."""
+"""Requests and metadata that cannot be accepted: each has its own error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -14,69 +14,28 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.errors import (
     BookieUnavailable,
     DamagedFile,
-    InvalidArgument,
     LedgerClosed,
     LedgerFenced,
     LedgerHasWriter,
     NewerFormat,
     NoSuchLedger,
     Outcome,
-    Unauthorized,
 )
 from tallybook.metadata.codec import encode_ledger
-from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
-PASSWORD = b"open sesame"
+from .parts import written_ledger
+
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})
 
 # -- recovery ---------------------------------------------------------------------------------------
 
 
 @scenario()
-async def test_a_recovery_with_a_wrong_password_fences_and_changes_nothing(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    ledger = await client.create_ledger(password=PASSWORD)
-    await ledger.append_many(lines(5))
-    before = await client.ledger_metadata(ledger.id)
-    for wrong in (b"", b"open sesam", b"open sesame "):
-        with pytest.raises(Unauthorized, match=f"ledger {ledger.id}"):
-            await client.recover_ledger(ledger.id, password=wrong)
-    assert await client.ledger_metadata(ledger.id) == before
-    assert await ledger.append(b"the writer goes on") == 5
-    await ledger.close()
-    assert await read_all(client, ledger.id, PASSWORD) == [*lines(5), b"the writer goes on"]
-
-
-@scenario()
-async def test_a_recovery_of_a_closed_ledger_changes_nothing(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(5))
-    closed = await ledger.close()
-    for _ in range(2):
-        assert await client.recover_ledger(ledger.id) == closed
-
-
-@scenario()
-async def test_a_recovery_of_a_ledger_that_is_not_there_says_so(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.close()
-    await client.delete_ledger(ledger.id)
-    for missing in (ledger.id, 12_345):
-        with pytest.raises(NoSuchLedger, match=str(missing)) as caught:
-            await client.recover_ledger(missing)
-        assert not caught.value.retriable
-    for no_id in (-1, 2**63, True, "7"):
-        with pytest.raises(InvalidArgument):
-            await client.recover_ledger(no_id)  # type: ignore[arg-type]
-
-
-@scenario()
 async def test_a_ledger_that_is_deleted_under_its_recovery_ends_it(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(5))
+    ledger = await written_ledger(client, 5)
     ledger.abandon()
 
     async def delete(method: str, ledger_id: int) -> None:
@@ -93,7 +52,7 @@ async def test_a_ledger_that_is_deleted_under_its_recovery_ends_it(cluster: Memo
 
 
 @scenario()
-async def test_what_is_meant_for_an_earlier_life_of_a_bookie_is_not_done(
+async def test_a_request_for_an_earlier_incarnation_of_a_bookie_is_not_done(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await client.create_ledger()
@@ -119,7 +78,7 @@ async def test_what_is_meant_for_an_earlier_life_of_a_bookie_is_not_done(
 
 
 @scenario()
-async def test_a_second_writer_on_an_owned_ledger_is_refused_and_the_first_goes_on(
+async def test_a_second_writer_on_an_owned_ledger_is_refused_and_the_first_continues(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await client.create_ledger()
@@ -139,13 +98,13 @@ async def test_a_second_writer_on_an_owned_ledger_is_refused_and_the_first_goes_
 
 
 def sealed(body: bytes, version: int) -> bytes:
-    """Stored metadata with a checksum that fits, whatever is in it."""
+    """Stored metadata with a valid checksum and any content."""
     header = struct.pack("<4sHHI", b"TLED", version, 0, len(body))
     return header + struct.pack("<I", crc32c(body, crc32c(header))) + body
 
 
 def as_stored(metadata: LedgerMetadata, **fields: object) -> bytes:
-    """The bytes of metadata that no part of Tallybook would write."""
+    """Encoded metadata that Tallybook would not write."""
     twin = replace(metadata)
     for name, value in fields.items():
         object.__setattr__(twin, name, value)
@@ -153,7 +112,7 @@ def as_stored(metadata: LedgerMetadata, **fields: object) -> bytes:
 
 
 def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
-    """What somebody may have made of a ledger's metadata, and what the error says of it."""
+    """Invalid metadata of a ledger, and the error message."""
     bookies = metadata.last_fragment.bookies
     body = encode_ledger(metadata)[16:]
     return {
@@ -178,11 +137,10 @@ def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
 
 
 @scenario()
-async def test_illegal_metadata_are_refused_by_everybody_and_nothing_is_lost(
+async def test_illegal_metadata_are_refused_by_every_component_and_nothing_is_lost(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(20))
+    ledger = await written_ledger(client, 20)
     stored = cluster.metadata.ledgers[ledger.id]
     good = stored.value
     for what, (edited, complaint) in illegal(ledger.metadata).items():
@@ -198,7 +156,7 @@ async def test_illegal_metadata_are_refused_by_everybody_and_nothing_is_lost(
             with pytest.raises(NewerFormat if what == "an unknown version" else DamagedFile, match=complaint) as caught:
                 await attempt
             assert caught.value.outcome is Outcome.NOT_DONE, (what, how)
-        assert stored.value == edited, f"{what}: somebody wrote over it"
+        assert stored.value == edited, f"{what}: another client overwrote it"
     stored.value = good
     assert await ledger.append(b"the writer never noticed") == 20
     ledger.abandon()
@@ -210,8 +168,7 @@ async def test_a_writer_that_meets_illegal_metadata_ends_and_its_entries_are_rec
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with cluster.client(QUICK) as writer:
-        ledger = await writer.create_ledger()
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(writer, 10)
         stored = cluster.metadata.ledgers[ledger.id]
         good = stored.value
         stored.value, _ = illegal(ledger.metadata)["overlapping fragments"]
@@ -231,8 +188,7 @@ async def test_a_last_fragment_that_is_not_the_writers_any_more_fences_it(
     cluster.add("spare")
     await cluster.register("spare")
     async with cluster.client(QUICK) as writer:
-        ledger = await writer.create_ledger()
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(writer, 10)
         before = ledger.metadata.last_fragment.bookies
         stored = cluster.metadata.ledgers[ledger.id]
         moved = (Fragment(0, ("spare", *before[1:])),) if "spare" not in before else (Fragment(0, before[::-1]),)

@@ -1,4 +1,4 @@
-"""A repair among bookies that take smaller batches than a ledger has."""
+"""A repair with bookies that accept smaller batches than a ledger has."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.limits import MAX_BATCH_BYTES
-from tallybook.metadata.bookie_modes import WantedMode, want_mode
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.repair.drain_reasons import why_still_named
-from tallybook.repair.overview import overview
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.records.bookie_modes import RequestedMode, request_mode
+from tallybook.repair.status.drain_reasons import why_still_referenced
+from tallybook.repair.status.overview import overview
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
 
-from .test_repair import metadata_of, repair
+from .parts import repair
+from .test_repair import QUICK, metadata_of
 
 LIMIT = 400
 LARGE = b"x" * 600
@@ -29,7 +30,7 @@ async def with_large_batches(client: Client) -> LedgerMetadata:
 
 
 async def drain(cluster: MemoryCluster, client: Client, name: str) -> None:
-    await want_mode(client.world.store, cluster.world.clock, cluster.world.rng, name, WantedMode.DRAINING)
+    await request_mode(client.world.store, cluster.world.clock, cluster.world.rng, name, RequestedMode.DRAINING)
 
 
 def others(cluster: MemoryCluster, ledger: LedgerMetadata) -> list[MemoryBookie]:
@@ -37,19 +38,17 @@ def others(cluster: MemoryCluster, ledger: LedgerMetadata) -> list[MemoryBookie]
 
 
 @scenario(bookies=5, deadline_seconds=600)
-async def test_a_place_is_given_to_a_bookie_that_takes_batches_as_large_as_the_members_do(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_replacement_accepts_batches_as_large_as_the_members_do(cluster: MemoryCluster, client: Client) -> None:
     ledger = await with_large_batches(client)
     small, large = others(cluster, ledger)
     small.max_batch_bytes = LIMIT
     leaving = ledger.last_fragment.bookies[0]
     await drain(cluster, client, leaving)
-    async with repair(cluster) as service:
-        await eventually(lambda: service.replicator.totals.places > 0, cluster, 300)
+    async with repair(cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.replaced > 0, cluster, 300)
     assert large.bookie_id in (await metadata_of(cluster, ledger.ledger_id)).last_fragment.bookies
     assert list(small.durable_batches(ledger.ledger_id)) == [], "nothing was copied in vain"
-    assert service.replicator.totals.left_ledgers == 0
+    assert service.replicator.totals.incomplete_ledgers == 0
 
 
 @scenario(bookies=5, deadline_seconds=600)
@@ -62,7 +61,7 @@ async def test_a_bookie_that_refuses_a_batch_without_having_said_what_it_takes_i
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DirectConnection, "max_batch_bytes", MAX_BATCH_BYTES)
         await drain(cluster, client, "bookie-0")
-        async with repair(cluster) as service:
+        async with repair(cluster, QUICK) as service:
             await eventually(lambda: service.auditor.audit.draining == {"bookie-0"}, cluster, 60)
             await eventually(lambda: service.auditor.audit.findings.moving == 0, cluster, 300)
     for ledger in ledgers:
@@ -77,16 +76,16 @@ async def test_a_bookie_that_refuses_a_batch_without_having_said_what_it_takes_i
 async def test_a_member_that_does_not_take_what_it_missed_is_replaced(cluster: MemoryCluster, client: Client) -> None:
     ledger, smaller = await missing_large_batches(cluster, client)
     await cluster.register(next(name for name in cluster.bookies if name not in ledger.last_fragment.bookies))
-    async with repair(cluster) as service:
-        await eventually(lambda: service.replicator.totals.places > 0, cluster, 300)
+    async with repair(cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.replaced > 0, cluster, 300)
     metadata = await metadata_of(cluster, ledger.ledger_id)
     assert smaller.bookie_id not in metadata.last_fragment.bookies
     assert metadata.missed == ()
-    assert cluster.held_by_too_few(metadata, copies=3) == []
+    assert cluster.under_replicated(metadata, copies=3) == []
 
 
 async def missing_large_batches(cluster: MemoryCluster, client: Client) -> tuple[LedgerMetadata, MemoryBookie]:
-    """A closed ledger, and a member that missed batches of it and is back, and does not take them any more."""
+    """A closed ledger, and a restarted member that missed batches which it does not accept any more."""
     ledger = await client.create_ledger()
     members = ledger.metadata.last_fragment.bookies
     for name in cluster.bookies.keys() - set(members):
@@ -109,8 +108,8 @@ async def test_a_member_that_cannot_be_replaced_gets_what_it_takes_and_status_na
 ) -> None:
     ledger, smaller = await missing_large_batches(cluster, client)
     ledger_id = ledger.ledger_id
-    async with repair(cluster) as service:
-        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
+    async with repair(cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.incomplete_ledgers > 0, cluster, 300)
         await cluster.world.clock.sleep(10)
         held = smaller.durable_batches(ledger_id)
         assert {first for first in held if len(held[first]) <= LIMIT} == {
@@ -129,7 +128,7 @@ async def test_a_member_that_cannot_be_replaced_gets_what_it_takes_and_status_na
         await eventually(lambda: service.auditor.audit.findings.under_replicated == 0, cluster, 300)
         await cluster.world.clock.sleep(10)
         assert not any("cannot be copied" in each for each in (await overview(client.world)).problems)
-    assert cluster.held_by_too_few(await metadata_of(cluster, ledger_id), copies=3) == []
+    assert cluster.under_replicated(await metadata_of(cluster, ledger_id), copies=3) == []
 
 
 @scenario(bookies=4, deadline_seconds=600)
@@ -139,10 +138,10 @@ async def test_a_drain_says_that_bookies_take_too_small_batches(cluster: MemoryC
     small.max_batch_bytes = LIMIT
     leaving = ledger.last_fragment.bookies[0]
     await drain(cluster, client, leaving)
-    async with repair(cluster) as service:
-        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
+    async with repair(cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.incomplete_ledgers > 0, cluster, 300)
         await cluster.world.clock.sleep(10)
-        why = await why_still_named(client.world, leaving, [ledger.ledger_id], within_s=5)
+        why = await why_still_referenced(client.world, leaving, [ledger.ledger_id], within_s=5)
         problems = (await overview(client.world)).problems
     assert f"{small.bookie_id} up to {LIMIT} bytes): raise their journal.max_commit_bytes" in why[ledger.ledger_id]
     assert any(f"{small.bookie_id} takes no batch of" in each for each in problems)

@@ -1,4 +1,4 @@
-"""Bookies that lost data beside an older copy of the metadata get back what only the right copy names them for, too."""
+"""Bookies that lost data while the metadata were an older copy regain also what only the right copy names them for."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.metadata.behind import RECORD, BehindRecord
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.replaced import note_replaced, noted_replacements
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.records.replaced_bookies import read_replacements, record_replacement
+from tallybook.metadata.records.restored_store import RECORD, RestoreRecordStore
 from tallybook.repair.auditor import Auditor
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, scenario
 
-from .test_repair import closed, repair
+from .parts import closed, repair
+from .test_repair import QUICK
 
 
 class Around:
-    """A bookie that lost its disk beside a copy of the metadata that knows one of its two ledgers."""
+    """A bookie that lost its disk while the metadata are a copy with only one of its two ledgers."""
 
     def __init__(self, cluster: MemoryCluster, known: LedgerMetadata, forgotten: LedgerMetadata) -> None:
         self.cluster, self.known, self.forgotten = cluster, known, forgotten
         self.store = cluster.metadata.client().store
-        self.record = BehindRecord(self.store, cluster.world.clock, cluster.world.rng.fork("record"))
+        self.record = RestoreRecordStore(self.store, cluster.world.clock, cluster.world.rng.fork("record"))
         self.name = known.last_fragment.bookies[0]
         self._counter = cluster.metadata.id_counter
         self._left_out = cluster.metadata.ledgers.pop(forgotten.ledger_id)
@@ -33,15 +34,15 @@ class Around:
         cluster, name = self.cluster, self.name
         cluster.die(name)
         cluster.bookies[name].replace(limbo_below=limbo_below)
-        await note_replaced(self.store, name, cluster.bookies[name].incarnation.directory_uuid)
+        await record_replacement(self.store, name, cluster.bookies[name].incarnation.directory_uuid)
         await cluster.register(name)
 
     async def report(self) -> None:
-        """Another bookie finds out, notes it, and raises the counter."""
+        """Another bookie detects this, records it, and raises the id counter."""
         await self.record.report("b-other", self.forgotten.ledger_id, self.forgotten.ledger_id)
 
     async def bring_back(self) -> None:
-        """The right copy of the metadata, which has no record."""
+        """Restore the right copy of the metadata, without the record."""
         self.cluster.metadata.ledgers[self.forgotten.ledger_id] = self._left_out
         self.cluster.metadata.id_counter = self._counter
         record = await self.store.read_record(RECORD)
@@ -51,7 +52,7 @@ class Around:
     async def has_all(self) -> bool:
         bookie = self.cluster.bookies[self.name]
         found = [await bookie.held(each.ledger_id, 0, 39) for each in (self.known, self.forgotten)]
-        missing = [self.cluster.held_by_too_few(each, copies=3) for each in (self.known, self.forgotten)]
+        missing = [self.cluster.under_replicated(each, copies=3) for each in (self.known, self.forgotten)]
         return missing == [[], []] and not any(each.limbo for each in found)
 
     async def until_all_is_back(self) -> None:
@@ -68,7 +69,7 @@ async def around(cluster: MemoryCluster, client: Client) -> Around:
 
 
 async def walks_again(cluster: MemoryCluster, auditor: Auditor) -> None:
-    """A walk that began after this was called has ended."""
+    """Wait for the end of an audit pass that began after this call."""
     enough = auditor.walks + 2
     await eventually(lambda: auditor.walks >= enough, cluster, 3_000)
 
@@ -79,7 +80,7 @@ async def test_a_bookie_whose_limbo_reaches_further_later_is_looked_at_again(
 ) -> None:
     its = await around(cluster, client)
     await its.replace(limbo_below=its.forgotten.ledger_id)
-    async with repair(cluster) as service:
+    async with repair(cluster, QUICK) as service:
         await eventually(lambda: service.auditor.walks > 0 and not service.auditor.audit.limbo, cluster, 3_000)
         await its.report()
         cluster.bookies[its.name].faults.limbo_below(its.forgotten.ledger_id + 1)
@@ -94,28 +95,28 @@ def test_an_older_copy_of_the_metadata_is_no_proof_that_a_bookie_has_got_everyth
         await its.replace(limbo_below=its.forgotten.ledger_id + 1)
         if noted:
             await its.report()
-        async with repair(its.cluster) as service:
+        async with repair(its.cluster, QUICK) as service:
             await eventually(lambda: service.replicator.totals.ledgers > 0, its.cluster, 3_000)
             await walks_again(its.cluster, service.auditor)
             assert service.auditor.audit.limbo == {its.name}
-            assert its.name in await noted_replacements(its.store)
+            assert its.name in await read_replacements(its.store)
             await its.bring_back()
             await its.until_all_is_back()
             await eventually(lambda: not service.auditor.audit.limbo, its.cluster, 3_000)
-            assert await noted_replacements(its.store) == {}
+            assert await read_replacements(its.store) == {}
 
     run(play)
 
 
-def test_once_an_operator_goes_on_with_the_older_copy_a_bookie_has_back_what_that_names_it_for() -> None:
+def test_once_an_operator_approves_the_older_copy_a_bookie_regains_what_that_names_it_for() -> None:
     async def play(its: Around) -> None:
         await its.replace(limbo_below=its.forgotten.ledger_id + 1)
         await its.report()
-        async with repair(its.cluster) as service:
+        async with repair(its.cluster, QUICK) as service:
             await eventually(lambda: service.replicator.totals.ledgers > 0, its.cluster, 3_000)
             await its.record.approve()
             await eventually(lambda: not service.auditor.audit.limbo, its.cluster, 3_000)
-            assert await noted_replacements(its.store) == {}
+            assert await read_replacements(its.store) == {}
 
     run(play)
 

@@ -1,20 +1,21 @@
-"""How often a repair goes over all ledgers, and what it costs the metadata store and the bookies."""
+"""How often a repair audits all ledgers, and what this costs the metadata store and the bookies."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from tallybook.client.client import Client
-from tallybook.metadata.faulty import Fault
 from tallybook.repair.tasks import PREFIX
+from tallybook.sim.cluster.faulty_metadata import Fault
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import eventually, scenario
 
-from .test_repair import closed, repair, through, until_named_nowhere
+from .parts import closed, repair, written_ledger
+from .test_repair import QUICK, through, until_named_nowhere
 
 
 class Counted:
-    """Counts what is asked of the metadata store."""
+    """Counts requests to the metadata store."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -29,11 +30,10 @@ async def test_trouble_that_lasts_is_not_looked_for_in_all_ledgers_again_and_aga
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await closed(client, 40)
-    growing = await client.create_ledger()
-    await growing.append_many(lines(5))
+    growing = await written_ledger(client, 5)
     lost, other, _ = ledger.last_fragment.bookies
     cluster.die(other)
-    # Of a ledger that grows, nothing is given back before it is closed.
+    # Copies of a growing ledger are not dropped before it is closed.
     cluster.bookies[other].replace(limbo_below=growing.id + 1)
     await cluster.register(other)
     asked: Counter[str] = Counter()
@@ -42,20 +42,20 @@ async def test_trouble_that_lasts_is_not_looked_for_in_all_ledgers_again_and_aga
         asked[method] += 1
 
     counted = Counted()
-    # Nobody will ever be done with it.
+    # This task never ends.
     await client.world.store.write_record(f"{PREFIX}0-of a later version", b"?", None)
-    async with repair(cluster, seen_through=through(cluster, counted)) as service:
+    async with repair(cluster, QUICK, seen_through=through(cluster, counted)) as service:
         await eventually(lambda: service.replicator.totals.ledgers > 0, cluster, 300)
         cluster.bookies[other].gate = counts
         cluster.die(lost)
-        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 60)
+        await eventually(lambda: service.replicator.totals.incomplete_ledgers > 0, cluster, 60)
         before = counted.asked["list_ledgers"]
         asked.clear()
         await cluster.world.clock.sleep(7_200)
         assert service.replicator.totals.lost_ledgers == 0
         assert 5 < counted.asked["list_ledgers"] - before < 30
         assert asked["held_ledgers"] < 30
-        # Who comes may help: that is news.
+        # A new bookie may help: that starts a pass.
         cluster.add("bookie-new")
         await cluster.register("bookie-new")
         await until_named_nowhere(cluster, [ledger.ledger_id], lost, 30)

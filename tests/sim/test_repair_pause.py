@@ -1,4 +1,4 @@
-"""A paused repair looks and tells, and touches nothing until it may go on."""
+"""A paused repair audits and reports, but changes nothing until it is resumed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import asyncio
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.config import RepairSettings
 from tallybook.core.errors import DamagedFile
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.core.settings import RepairSettings
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.repair.pause import PAUSED_RECORD, pause, paused_since, resume
 from tallybook.repair.service import AUDITOR_RECORD, RepairService, repair_status
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, scenario
+
+from .parts import closed_id as closed
+from .parts import repair
 
 QUICK = RepairSettings(lost_after_s=10, interval_s=2, lease_s=3, check_period_s=0, concurrent_ledgers=1)
 
@@ -23,37 +26,26 @@ def records_of(client: Client) -> RecordUpdater:
     return RecordUpdater(world.store, world.clock, world.rng.fork("records"))
 
 
-async def closed(client: Client, count: int = 20) -> int:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(count))
-    await ledger.close()
-    return ledger.id
-
-
 @scenario(bookies=4)
-async def test_a_paused_repair_tells_what_is_wrong_and_hands_nothing_out_until_it_is_resumed(
+async def test_a_paused_repair_reports_problems_and_creates_no_tasks_until_it_is_resumed(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger_id = await closed(client)
     lost = (await client.ledger_metadata(ledger_id)).last_fragment.bookies[0]
     await pause(records_of(client), 1234)
     cluster.die(lost)
-    async with cluster.client(SMALL) as other:
-        service = RepairService(other, QUICK)
-        running = asyncio.ensure_future(service.run())
+    async with repair(cluster, QUICK) as service:
         await cluster.world.clock.sleep(60)
         status = await repair_status(client.world.store)
         assert status is not None
         assert (status["under_replicated"], status["paused_since_ms"]) == (1, 1234)
         assert (service.auditor.published, service.replicator.totals.tasks) == (0, 0)
         await resume(records_of(client))
-        await eventually(lambda: service.replicator.totals.places == 1, cluster, 60)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await eventually(lambda: service.replicator.totals.replaced == 1, cluster, 60)
 
 
 @scenario(bookies=5)
-async def test_a_pause_puts_a_task_back_after_the_ledger_that_is_under_way_and_another_one_ends_it(
+async def test_a_pause_returns_a_task_after_the_ledger_in_progress_and_another_replicator_ends_it(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [await closed(client) for _ in range(6)]
@@ -69,22 +61,18 @@ async def test_a_pause_puts_a_task_back_after_the_ledger_that_is_under_way_and_a
     for bookie in cluster.bookies.values():
         bookie.gate = takes_long
     cluster.die(lost)
-    async with cluster.client(SMALL) as other:
-        service = RepairService(other, QUICK)
-        running = asyncio.ensure_future(service.run())
+    async with repair(cluster, QUICK) as service:
         await begun.wait()
         await pause(records_of(client), 1)
         await eventually(lambda: service.replicator.totals.tasks == 1, cluster, 60)
         await cluster.world.clock.sleep(60)
-        assert service.replicator.totals.places == 1
+        assert service.replicator.totals.replaced == 1
         [name] = (await client.world.store.list_records("repair/tasks/")).names
         record = await client.world.store.read_record(name)
         assert record is not None
         assert b'"owner":""' in record.value
         await resume(records_of(client))
-        await eventually(lambda: service.replicator.totals.places == len(concerned), cluster, 60)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await eventually(lambda: service.replicator.totals.replaced == len(concerned), cluster, 60)
     assert len(concerned) > 1
 
 
@@ -102,9 +90,7 @@ async def test_pausing_twice_keeps_the_first_moment_and_resuming_twice_is_no_fai
 
 
 @scenario()
-async def test_a_pause_that_cannot_be_understood_is_told_and_can_be_lifted(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_an_invalid_pause_is_reported_and_can_be_lifted(cluster: MemoryCluster, client: Client) -> None:
     await client.world.store.write_record(PAUSED_RECORD, b"perhaps", None)
     with pytest.raises(DamagedFile, match="repair/paused"):
         await paused_since(client.world.store)
@@ -113,7 +99,7 @@ async def test_a_pause_that_cannot_be_understood_is_told_and_can_be_lifted(
 
 
 @scenario(bookies=1)
-async def test_a_repair_that_cannot_read_who_audits_ends_with_that_error(
+async def test_a_repair_that_cannot_read_the_auditor_record_ends_with_that_error(
     cluster: MemoryCluster, client: Client
 ) -> None:
     await client.world.store.write_record(AUDITOR_RECORD, b"rubbish", None)

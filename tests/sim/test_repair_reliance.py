@@ -1,4 +1,4 @@
-"""Which ledgers rely on a bookie while the loss of another one is being mended: its disk must not be given up then."""
+"""Ledgers that rely on a bookie while the loss of another one is repaired: its disk must not be given up then."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import NoReturn
 
 import pytest
 
-from tallybook.bookie.cookie import Cookie
+from tallybook.bookie.directories.cookie import Cookie
 from tallybook.client.client import Client
 from tallybook.core.errors import EntryUnknown, InvalidArgument
-from tallybook.metadata.replaced import forget_replaced, note_replaced, noted_replacements
-from tallybook.repair.reliance import Reliance, relying_on
-from tallybook.repair.service import RepairService
-from tallybook.repair.walk import MAX_NAMED
+from tallybook.metadata.records.replaced_bookies import read_replacements, record_replacement, remove_replacement
+from tallybook.repair.ledger_walk import MAX_NAMED
+from tallybook.repair.status.reliance import Reliance, find_reliance
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
-from .test_repair import QUICK, closed, metadata_of, repair
+from .parts import closed, repair, restart
+from .test_repair import QUICK, metadata_of
 from .test_repair_open_ledgers import abandoned, replace_disk, until_out_of_limbo, until_replaced
 
 
 @scenario(bookies=4)
-async def test_ledgers_that_lack_copies_beside_a_bookie_keep_it_from_being_replaced_until_they_are_mended(
+async def test_ledgers_that_rely_on_a_bookie_keep_it_from_being_replaced_until_they_are_repaired(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [(await closed(client, 20)).ledger_id, await abandoned(client)]
     one, other, _ = (await metadata_of(cluster, ledgers[0])).last_fragment.bookies
-    (await relying_on(client.world, other)).check_none()
+    (await find_reliance(client.world, other)).require_no_objections()
     await replace_disk(cluster, one, ledgers[1] + 1)
     both = [each for each in ledgers if {one, other} <= set((await metadata_of(cluster, each)).last_fragment.bookies)]
-    found = await relying_on(client.world, other)
+    found = await find_reliance(client.world, other)
     assert (found.lacking.ledger_ids, found.lacking.bookies, found.silent.count) == (both, {one}, 0)
     with pytest.raises(InvalidArgument, match=f"{other} cannot be replaced now: .*{both[0]}.* lack.* copies at {one}"):
-        found.check_none()
-    (await relying_on(client.world, one)).check_none()
-    async with repair(cluster):
+        found.require_no_objections()
+    (await find_reliance(client.world, one)).require_no_objections()
+    async with repair(cluster, QUICK):
         for each in ledgers:
             await until_out_of_limbo(cluster, client, one, each)
-        (await relying_on(client.world, other)).check_none()
+        (await find_reliance(client.world, other)).require_no_objections()
 
 
 @scenario(bookies=4)
@@ -50,20 +50,19 @@ async def test_a_bookie_that_was_replaced_and_has_not_started_since_counts_as_on
     ledger, store = await closed(client, 20), client.world.store
     one, other, _ = ledger.last_fragment.bookies
     cluster.die(one)
-    await note_replaced(store, one, "its new directory")
+    await record_replacement(store, one, "its new directory")
     with pytest.raises(InvalidArgument, match=rf"lacks copies at {one} \(replaced, and without all of its copies"):
-        (await relying_on(client.world, other)).check_none()
-    (await relying_on(client.world, one)).check_none()
+        (await find_reliance(client.world, other)).require_no_objections()
+    (await find_reliance(client.world, one)).require_no_objections()
     # The old process answers again, until the new one takes its place.
-    cluster.bookies[one].restart()
-    await cluster.register(one)
-    assert (await relying_on(client.world, other)).lacking.bookies == {one}
+    await restart(cluster, one)
+    assert (await find_reliance(client.world, other)).lacking.bookies == {one}
 
 
 async def reliance_with(cluster: MemoryCluster, bookie_id: str) -> Reliance:
-    """As the command finds it, which knows nothing from before."""
+    """The result of the command, without earlier state."""
     async with cluster.client(SMALL) as client:
-        return await relying_on(client.world, bookie_id)
+        return await find_reliance(client.world, bookie_id)
 
 
 @scenario(bookies=3)
@@ -73,18 +72,17 @@ async def test_a_bookie_that_was_replaced_counts_as_one_without_copies_until_it_
     ledger_id, store = await abandoned(client), client.world.store
     one, other, _ = (await metadata_of(cluster, ledger_id)).last_fragment.bookies
     await replace_disk(cluster, one, ledger_id + 1)
-    await note_replaced(store, one, cluster.bookies[one].incarnation.directory_uuid)
+    await record_replacement(store, one, cluster.bookies[one].incarnation.directory_uuid)
     cluster.die(one)
     assert (await reliance_with(cluster, other)).lacking.bookies == {one}
-    cluster.bookies[one].restart()
-    await cluster.register(one)
+    await restart(cluster, one)
     assert (await reliance_with(cluster, other)).lacking.bookies == {one}
-    async with repair(cluster):
+    async with repair(cluster, QUICK):
         await until_out_of_limbo(cluster, client, one, ledger_id)
         async with asyncio.timeout(300):
-            while await noted_replacements(store):
+            while await read_replacements(store):
                 await cluster.world.clock.sleep(1)
-    (await reliance_with(cluster, other)).check_none()
+    (await reliance_with(cluster, other)).require_no_objections()
 
 
 @scenario(bookies=4)
@@ -96,17 +94,16 @@ async def test_a_replacement_that_was_cut_off_before_it_gave_anything_up_blocks_
     old = Cookie(one, cluster.bookies[one].incarnation.directory_uuid, "this-cluster")
     await store.write_cookie(one, old.encode())
     cluster.die(one)
-    await note_replaced(store, one, "new-directory")
+    await record_replacement(store, one, "new-directory")
     # The old disk is put back.
-    cluster.bookies[one].restart()
-    await cluster.register(one)
-    (await reliance_with(cluster, other)).check_none()
+    await restart(cluster, one)
+    (await reliance_with(cluster, other)).require_no_objections()
     # It is given up after all.
     await store.write_cookie(one, replace(old, directory_uuid="new-directory").encode(), replace=True)
     assert (await reliance_with(cluster, other)).lacking.bookies == {one}
     await store.write_cookie(one, old.encode(), replace=True)
-    async with repair(cluster), asyncio.timeout(300):
-        while await noted_replacements(store):
+    async with repair(cluster, QUICK), asyncio.timeout(300):
+        while await read_replacements(store):
             await cluster.world.clock.sleep(1)
 
 
@@ -115,11 +112,11 @@ async def test_a_note_that_was_written_again_is_not_removed_by_an_auditor_that_r
     cluster: MemoryCluster, client: Client
 ) -> None:
     store = client.world.store
-    await note_replaced(store, "bookie-0", "new-directory")
-    before = (await noted_replacements(store))["bookie-0"]
-    await note_replaced(store, "bookie-0", "new-directory")
-    await forget_replaced(store, "bookie-0", before)
-    assert (await noted_replacements(store))["bookie-0"].directory == "new-directory"
+    await record_replacement(store, "bookie-0", "new-directory")
+    before = (await read_replacements(store))["bookie-0"]
+    await record_replacement(store, "bookie-0", "new-directory")
+    await remove_replacement(store, "bookie-0", before)
+    assert (await read_replacements(store))["bookie-0"].directory == "new-directory"
 
 
 @scenario(bookies=3)
@@ -133,7 +130,7 @@ async def test_a_bookie_is_not_replaced_while_other_members_of_its_ledgers_do_no
     found = await reliance_with(cluster, other)
     assert (found.silent.ledger_ids, found.silent.bookies, found.lacking.count) == ([ledger.ledger_id], {one, third}, 0)
     with pytest.raises(InvalidArgument, match=f"has copies here and at {one}, {third}, which do not answer"):
-        found.check_none()
+        found.require_no_objections()
 
 
 @scenario(bookies=3)
@@ -144,7 +141,7 @@ async def test_a_bookie_is_not_replaced_while_metadata_of_ledgers_cannot_be_unde
     other = ledger.last_fragment.bookies[0]
     cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
     with pytest.raises(InvalidArgument, match=f"metadata of ledger {ledger.ledger_id} cannot be understood"):
-        (await reliance_with(cluster, other)).check_none()
+        (await reliance_with(cluster, other)).require_no_objections()
 
 
 @scenario(bookies=4)
@@ -152,7 +149,7 @@ async def test_only_members_of_the_same_write_set_count(cluster: MemoryCluster, 
     ledger = await closed(client, 40, ensemble=4, write_quorum=2, ack_quorum=1, stripe_entries=5)
     members = ledger.last_fragment.bookies
     await replace_disk(cluster, members[0], ledger.ledger_id + 1)
-    found = [(await relying_on(client.world, name)).lacking.count for name in members]
+    found = [(await find_reliance(client.world, name)).lacking.count for name in members]
     assert found == [0, 1, 0, 1]
 
 
@@ -163,35 +160,31 @@ async def test_a_lost_bookie_counts_as_one_without_copies_and_one_that_is_only_a
     ledger = await closed(client, 20, ensemble=5)
     lost, other, *_ = ledger.last_fragment.bookies
     cluster.die(lost)
-    found = await relying_on(client.world, other)
+    found = await find_reliance(client.world, other)
     assert (found.lacking.count, found.silent.bookies) == (0, {lost})
-    async with repair(cluster) as service:
+    async with repair(cluster, QUICK) as service:
         await eventually(lambda: lost in service.auditor.audit.lost, cluster, 300)
         await cluster.world.clock.sleep(10)
-    found = await relying_on(client.world, other)
+    found = await find_reliance(client.world, other)
     assert (found.lacking.ledger_ids, found.lacking.bookies) == ([ledger.ledger_id], {lost})
     assert found.silent.count == 0
 
 
 @scenario(bookies=3)
-async def test_a_bookie_that_lost_data_and_is_away_counts_as_the_auditor_told_last(
+async def test_a_bookie_that_lost_data_and_is_down_counts_as_last_reported_by_the_auditor(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ids = [await abandoned(client, 1, password=b"secret") for _ in range(MAX_NAMED + 2)]
     one, other, _ = sorted(cluster.bookies)
     await replace_disk(cluster, one, ids[-1] + 1)
-    async with cluster.client(SMALL) as another:
-        service = RepairService(another, QUICK)
-        running = asyncio.ensure_future(service.run())
+    async with repair(cluster, QUICK) as service:
         await eventually(lambda: service.auditor.audit.limbo == {one}, cluster, 60)
         await cluster.world.clock.sleep(10)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
     cluster.die(one)
-    found = await relying_on(client.world, other)
+    found = await find_reliance(client.world, other)
     assert (found.lacking.count, found.lacking.bookies) == (len(ids), {one})
     with pytest.raises(InvalidArgument, match=f"{ids[MAX_NAMED - 1]} and 2 more lack copies"):
-        found.check_none()
+        found.require_no_objections()
 
 
 @scenario(bookies=3)
@@ -204,16 +197,15 @@ async def test_a_bookie_that_missed_entries_counts_as_one_that_lacks_copies(
     cluster.die(away)
     await ledger.append_many(lines(10, 10))
     await ledger.close()
-    cluster.bookies[away].restart()
-    await cluster.register(away)
+    await restart(cluster, away)
     assert [entry.bookie_id for entry in (await metadata_of(cluster, ledger.id)).missed] == [away]
-    assert (await relying_on(client.world, other)).lacking.bookies == {away}
-    assert (await relying_on(client.world, away)).lacking.count == 0
-    async with repair(cluster):
+    assert (await find_reliance(client.world, other)).lacking.bookies == {away}
+    assert (await find_reliance(client.world, away)).lacking.count == 0
+    async with repair(cluster, QUICK):
         async with asyncio.timeout(300):
             while (await metadata_of(cluster, ledger.id)).missed:
                 await cluster.world.clock.sleep(1)
-    (await relying_on(client.world, other)).check_none()
+    (await find_reliance(client.world, other)).require_no_objections()
 
 
 @scenario(bookies=4)
@@ -228,8 +220,8 @@ async def test_a_bookie_is_not_replaced_while_another_one_knows_a_damaged_copy_o
     found = await reliance_with(cluster, other)
     assert (found.lacking.ledger_ids, found.lacking.bookies, found.silent.count) == ([ledger.ledger_id], {one}, 0)
     for name in (one, *spares):
-        (await reliance_with(cluster, name)).check_none()
-    async with repair(cluster):
+        (await reliance_with(cluster, name)).require_no_objections()
+    async with repair(cluster, QUICK):
         async with asyncio.timeout(300):
             while (await reliance_with(cluster, other)).objections:
                 await cluster.world.clock.sleep(1)
@@ -248,15 +240,16 @@ async def test_damage_in_a_fragment_that_a_bookie_has_no_part_in_does_not_keep_i
     await ledger.close()
     first, last = (await metadata_of(cluster, ledger.id)).fragments
     [newcomer] = set(last.bookies) - set(first.bookies)
-    cluster.bookies[before].restart()
-    await cluster.register(before)
+    await restart(cluster, before)
     cluster.bookies[other].faults.rot(ledger.id, min(cluster.bookies[other].durable_batches(ledger.id)))
     assert other in (await reliance_with(cluster, third)).lacking.bookies
-    (await reliance_with(cluster, newcomer)).check_none()
+    (await reliance_with(cluster, newcomer)).require_no_objections()
 
 
 @scenario(bookies=3)
-async def test_a_bookie_that_does_not_say_what_is_damaged_is_silent(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_bookie_that_does_not_report_its_damage_counts_as_silent(
+    cluster: MemoryCluster, client: Client
+) -> None:
     ledger = await closed(client, 20)
     one, other, _ = ledger.last_fragment.bookies
     batch = min(cluster.bookies[one].durable_batches(ledger.ledger_id))
@@ -280,7 +273,7 @@ async def test_a_bookie_is_not_replaced_while_it_alone_has_entries(cluster: Memo
         found = await reliance_with(cluster, name)
         assert found.only.ledger_ids == [striped.ledger_id, *([short.ledger_id] if name == holder else [])]
         with pytest.raises(InvalidArgument, match=f"ledgers? {striped.ledger_id}.* no copies but those here"):
-            found.check_none()
+            found.require_no_objections()
     assert short.ledger_id not in (await reliance_with(cluster, none)).only.ledger_ids
 
 
@@ -291,4 +284,4 @@ async def test_entries_that_the_archive_has_are_not_the_bookies_alone(cluster: M
     assert (await reliance_with(cluster, holder)).only.count == 1
     async with ArchiveStage(cluster) as stage:
         await stage.archive(ledger.ledger_id)
-        (await reliance_with(cluster, holder)).check_none()
+        (await reliance_with(cluster, holder)).require_no_objections()

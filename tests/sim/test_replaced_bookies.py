@@ -1,4 +1,4 @@
-"""Clients among bookies whose disks were replaced: the same id, but none of the entries that were acked under it."""
+"""Clients and bookies whose disks were replaced: same id, but none of the entries acked before."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import RecoveryFailed
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import lines, read_all, scenario
+
+from .parts import written_ledger
 
 
 async def written_to_two_of_three(cluster: MemoryCluster, client: Client) -> tuple[LedgerWriter, list[MemoryBookie]]:
-    """A ledger whose entries only its first two bookies hold, and whose writer is gone; and its three bookies."""
+    """An abandoned ledger whose entries only its first two bookies have; and its three bookies."""
     ledger = await client.create_ledger()
     bookies = [cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies]
     bookies[2].kill()
@@ -36,10 +38,8 @@ async def test_recovery_over_a_replaced_member_waits_for_the_good_copy(cluster: 
 
 
 @scenario()
-async def test_a_newcomer_that_claims_to_have_lost_nothing_would_cut_the_ledger(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    """Why a replaced bookie comes up in limbo: this one does not, and two untrue ABSENT end the ledger."""
+async def test_a_replacement_that_is_not_in_limbo_would_cut_the_ledger(cluster: MemoryCluster, client: Client) -> None:
+    """A replacement that is not in limbo gives wrong ABSENT answers, which end the ledger too early."""
     ledger, (good, replaced, _) = await written_to_two_of_three(cluster, client)
     replaced.replace()
     good.kill()
@@ -52,8 +52,7 @@ async def test_a_new_ledger_uses_a_replaced_bookie_like_any_other(cluster: Memor
     await old.close()
     for bookie in cluster.bookies.values():
         bookie.replace(limbo_below=old.id + 1)
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(20))
+    ledger = await written_ledger(client, 20)
     assert (await ledger.close()).missed == ()
     assert await read_all(client, ledger.id) == lines(20)
 
@@ -62,8 +61,7 @@ async def test_a_new_ledger_uses_a_replaced_bookie_like_any_other(cluster: Memor
 async def test_a_writer_takes_back_the_acks_of_a_bookie_that_was_replaced(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
+    ledger = await written_ledger(client, 10)
     first, replaced, third = (cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies)
     first.hold_commits()
     third.hold_commits()

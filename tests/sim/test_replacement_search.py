@@ -1,11 +1,13 @@
-"""Spares are looked for where most bookies hang: a rack went silent, and all of it is still listed."""
+"""The search for replacement bookies while most bookies hang: a rack is silent, but still registered."""
 
 from __future__ import annotations
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings
+from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import scenario
+
+from .parts import written_ledger
 
 DEFAULTS = ClientSettings()
 ENOUGH_S = 0.5
@@ -13,7 +15,7 @@ ENOUGH_S = 0.5
 
 
 def hang_all_but_one(cluster: MemoryCluster, taken: tuple[str, ...]) -> str:
-    """Freeze every bookie that is not taken, except for one."""
+    """Freeze all bookies outside the ensemble except one."""
     *hung, good = [name for name in cluster.bookies if name not in taken]
     for name in hung:
         cluster.bookies[name].pause()
@@ -21,12 +23,11 @@ def hang_all_but_one(cluster: MemoryCluster, taken: tuple[str, ...]) -> str:
 
 
 @scenario(bookies=14)
-async def test_a_writer_goes_on_with_the_one_spare_that_serves_among_ten_that_hang(
+async def test_a_writer_continues_with_the_one_replacement_that_serves_among_ten_that_hang(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with cluster.client(DEFAULTS) as writer:
-        ledger = await writer.create_ledger()
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(writer, 10)
         members = ledger.metadata.last_fragment.bookies
         good = hang_all_but_one(cluster, members)
         for name in members[:2]:
@@ -40,11 +41,10 @@ async def test_a_writer_goes_on_with_the_one_spare_that_serves_among_ten_that_ha
 
 
 @scenario(bookies=9)
-async def test_a_recovery_gives_a_place_to_all_who_serve_however_late_they_answer(
+async def test_a_recovery_uses_all_serving_bookies_however_late_they_answer(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger(ensemble=5, write_quorum=5, ack_quorum=3)
-    await ledger.append_many(lines(20))
+    ledger = await written_ledger(client, 20, ensemble=5, write_quorum=5, ack_quorum=3)
     ledger.abandon()
     members = ledger.metadata.last_fragment.bookies
     quick, slow, *hung = [name for name in cluster.bookies if name not in members]

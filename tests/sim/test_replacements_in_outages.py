@@ -1,4 +1,4 @@
-"""A writer that loses bookies while the metadata store is away, or where nobody could take their places at first."""
+"""A writer loses bookies while the metadata store is unavailable, or while there is no replacement at first."""
 
 from __future__ import annotations
 
@@ -9,32 +9,26 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger
-from tallybook.metadata.faulty import Fault, FaultyStore
+from tallybook.metadata.ledger.model import begin_recovery
 from tallybook.metadata.memory import MemoryMembership
-from tallybook.metadata.model import begin_recovery
 from tallybook.metadata.store import BookieInfo
+from tallybook.sim.cluster.faulty_metadata import FaultyStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.tail import MetadataOutage
+
+from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 500})
 TIMEOUT_S = QUICK.add_timeout_ms / 1000
 
 
-class Outage:
-    """While it lasts, nothing gets through to the store of one client, and the membership of all."""
-
-    lasts = False
-
-    def next(self, operation: str) -> Fault | None:
-        return Fault.UNAVAILABLE if self.lasts and operation != "changed" else None
-
-
 @contextmanager
-def outage_of_membership(outage: Outage) -> Iterator[None]:
+def outage_of_membership(outage: MetadataOutage) -> Iterator[None]:
     right = MemoryMembership.bookies
 
     async def bookies(self: MemoryMembership) -> Mapping[str, BookieInfo]:
-        if outage.lasts:
+        if outage.on:
             raise MetadataUnavailable("on purpose")
         return await right(self)
 
@@ -47,26 +41,25 @@ def outage_of_membership(outage: Outage) -> Iterator[None]:
 async def test_a_writer_without_a_quorum_outlasts_a_short_outage_of_the_metadata(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Who is alive cannot be told meanwhile: that is not the same as that nobody is."""
-    outage = Outage()
+    """The membership is unknown meanwhile, which is different from an empty one."""
+    outage = MetadataOutage()
     with outage_of_membership(outage):
         async with cluster.client(
             QUICK, seen_through=lambda store: FaultyStore(store, outage, cluster.world.clock)
         ) as writer:
-            ledger = await writer.create_ledger()
-            await ledger.append_many(lines(10))
-            outage.lasts = True
+            ledger = await written_ledger(writer, 10)
+            outage.on = True
             for name in ledger.metadata.last_fragment.bookies[:2]:
                 cluster.die(name)
             pending = ledger.append_nowait(b"needs others")
             await cluster.world.clock.sleep(1.6 * TIMEOUT_S)
-            outage.lasts = False
+            outage.on = False
             assert await pending == 10
             await ledger.close()
 
 
 @pytest.mark.parametrize("fate", ["deleted", "recovered"])
-def test_a_writer_that_finds_nobody_learns_that_its_ledger_is_not_its_own_any_more(fate: str) -> None:
+def test_a_writer_without_a_replacement_learns_that_its_ledger_was_recovered(fate: str) -> None:
     @scenario(bookies=3)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         async with cluster.client(QUICK) as writer:
@@ -87,10 +80,10 @@ def test_a_writer_that_finds_nobody_learns_that_its_ledger_is_not_its_own_any_mo
 
 
 @scenario(bookies=3)
-async def test_a_writer_that_loses_its_quorum_looks_again_at_once_however_rarely_it_looked_before(
+async def test_a_writer_that_loses_its_quorum_searches_again_at_once_however_rarely_it_did_before(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """A spare that nobody was told of appears in a long pause."""
+    """A new bookie registers during a long pause, without a notification."""
     cluster.add("spare")
     async with cluster.client(QUICK) as writer:
         ledger = await writer.create_ledger()

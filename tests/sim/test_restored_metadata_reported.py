@@ -1,27 +1,22 @@
-"""Where the metadata are an older copy of themselves, ``fsck`` and ``cluster status`` say so, and what to do."""
+"""``fsck`` and ``cluster status`` report metadata that are an older copy, and what to do."""
 
 from __future__ import annotations
 
-from tallybook.bookie.cookie import Cookie
+from tallybook.bookie.directories.cookie import Cookie
 from tallybook.client.client import Client
-from tallybook.metadata.behind import RECORD, BehindRecord
-from tallybook.repair.fsck import Finding, Fsck
-from tallybook.repair.fsck_records import RECORD_KINDS
-from tallybook.repair.overview import overview
+from tallybook.metadata.records.restored_store import RECORD, RestoreRecordStore
+from tallybook.repair.fsck.fsck import Fsck, FsckFinding
+from tallybook.repair.fsck.records import RECORD_KINDS
+from tallybook.repair.status.overview import overview
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import scenario
+
+from .parts import closed_id as closed
 
 APPROVE, APPROVE_DROP = "gc/approve_store", "gc/approve_drop"
 
 
-async def closed(client: Client) -> int:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(5))
-    await ledger.close()
-    return ledger.id
-
-
-async def found_in(client: Client) -> list[Finding]:
+async def found_in(client: Client) -> list[FsckFinding]:
     return [found async for found in Fsck(client.world, RECORD_KINDS, (), None, None).run()]
 
 
@@ -32,12 +27,12 @@ async def test_what_bookies_hold_and_the_metadata_have_lost_is_found_until_an_op
     world = client.world
     for name, bookie in cluster.bookies.items():
         await world.store.write_cookie(name, Cookie(name, bookie.incarnation.directory_uuid, "cluster").encode())
-    known, forgotten, reused = [await closed(client) for _ in range(3)]
+    known, forgotten, reused = [await closed(client, 5) for _ in range(3)]
     assert await found_in(client) == []
     for ledger_id in (forgotten, reused):
         del cluster.metadata.ledgers[ledger_id]
     await client.create_ledger(ledger_id=reused)
-    record = BehindRecord(world.store, world.clock, world.rng)
+    record = RestoreRecordStore(world.store, world.clock, world.rng)
     await record.report("bookie-0", forgotten, reused)
     found = await found_in(client)
     assert all(each.how_bad == "bad" for each in found)

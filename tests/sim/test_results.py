@@ -1,4 +1,4 @@
-"""Many seeds and what they sum up to: failures stay, each is of the code that ran it, rare branches must be met."""
+"""Summaries of many seeds: failures stay recorded, with the code that ran, and rare branches must be reached."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import sys
 import pytest
 
 from tallybook.sim.chaos import tally
-from tallybook.sim.many import Many, Ran
-from tallybook.sim.marks import ENOUGH_SEEDS, MARKS_OF_MANY_SEEDS, marks_of_the_product
-from tallybook.sim.one import Report
+from tallybook.sim.coverage import ENOUGH_SEEDS, MARKS_OF_MANY_SEEDS, marks_of_the_product
+from tallybook.sim.faults.run_configuration import configuration_of_seed
+from tallybook.sim.many import ManySeeds, WorkerReport
+from tallybook.sim.one_seed import SeedReport
 from tallybook.sim.results import CHAOS_TOO, ROOT, Results, code_hash, sources
-from tallybook.sim.run import Outcome
-from tallybook.sim.swarm import swarm_of_seed
+from tallybook.sim.run import RunOutcome
 
 ALL_MARKS = dict.fromkeys(MARKS_OF_MANY_SEEDS, 1)
 
 
-def ran(seed: int, failure: str = "", code: str = "mine", met: dict[str, int] = ALL_MARKS) -> Ran:
-    outcome = None if failure else Outcome(swarm_of_seed(seed), dict(met))
-    return Ran(code, Report(seed, "config", failure, outcome=outcome))
+def ran(seed: int, failure: str = "", code: str = "mine", met: dict[str, int] = ALL_MARKS) -> WorkerReport:
+    outcome = None if failure else RunOutcome(configuration_of_seed(seed), dict(met))
+    return WorkerReport(code, SeedReport(seed, "config", failure, outcome=outcome))
 
 
 @pytest.fixture
@@ -36,16 +36,16 @@ def test_a_failure_stays_though_the_same_seed_passes_later(results: Results) -> 
     assert results.of_this_code() == {1: "I1: lost"}
 
 
-def test_the_sum_tells_how_many_seeds_of_this_code_failed_in_earlier_runs_too(results: Results) -> None:
+def test_the_summary_counts_failed_seeds_of_this_code_in_earlier_runs_too(results: Results) -> None:
     results.add(7, "I1: lost")
-    many = Many(results)
+    many = ManySeeds(results)
     many.take(ran(8))
     many.take(ran(7))
     assert "of code mine so far: 2 seeds, 1 failed" in many.summary()[-1]
 
 
 def test_a_seed_that_ran_other_code_counts_for_that_code_and_fails_the_run(results: Results) -> None:
-    many = Many(results)
+    many = ManySeeds(results)
     many.take(ran(1))
     assert not many.failed()
     many.take(ran(2, code="other"))
@@ -56,7 +56,7 @@ def test_a_seed_that_ran_other_code_counts_for_that_code_and_fails_the_run(resul
 
 
 def test_a_failed_seed_fails_the_run_and_is_named(results: Results) -> None:
-    many = Many(results)
+    many = ManySeeds(results)
     many.take(ran(5, "I1: lost"))
     assert many.failed()
     assert "failed seeds: 5" in many.summary()
@@ -64,7 +64,7 @@ def test_a_failed_seed_fails_the_run_and_is_named(results: Results) -> None:
 
 def test_enough_seeds_that_miss_a_mark_of_the_list_fail_and_fewer_do_not(results: Results) -> None:
     missed, *others = MARKS_OF_MANY_SEEDS
-    many = Many(results)
+    many = ManySeeds(results)
     for seed in range(ENOUGH_SEEDS - 1):
         many.take(ran(seed, met=dict.fromkeys(others, 1)))
     assert not many.failed()

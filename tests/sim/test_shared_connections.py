@@ -1,4 +1,4 @@
-"""Many ledgers of one client share a connection: what one of them waits for must not cost the others theirs."""
+"""Many ledgers of one client share a connection: waiting for one must not delay the others."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from typing import Any, cast
 
 import pytest
 
-from tallybook.bookie.service import BookieService
+from tallybook.bookie.rpc.service import BookieService
 from tallybook.client.client import Client
-from tallybook.client.connections import BookieConnections
+from tallybook.client.connection.pool import BookieConnections
 from tallybook.client.ports import ClientWorld
 from tallybook.core.batch import decode_header
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import LedgerFenced
-from tallybook.metadata.faulty import FaultyStore
-from tallybook.metadata.model import LedgerMetadata, begin_recovery
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import LedgerMetadata, begin_recovery
 from tallybook.metadata.store import BookieInfo, WriteResult
-from tallybook.runtime.deterministic import SimNet, World, run_seed
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS
+from tallybook.runtime.transport import MessageStream
+from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
+from tallybook.sim.deterministic import SimNet, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import tiny_settings
 from tallybook.sim.stage.late_clock import LateClock
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.wire.batches import WRITER_RETURN_SECONDS
+from tallybook.wire.lanes import Lane
+
+from .parts import hold_commits, release_commits
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000
 
 
 class Waiting:
-    """A batch that waits at the client, as it does where others use up the credit of the connection."""
+    """A batch that waits in the client, as when others use up the credit of the connection."""
 
     def __init__(self, connection: DirectConnection, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
         self.connection = connection
@@ -62,7 +65,7 @@ _ADD = DirectConnection.add
 
 
 class Held:
-    """Batches of some ledgers: kept at the client, or sent and never answered."""
+    """Holds batches of some ledgers in the client, or never answers them."""
 
     def __init__(self) -> None:
         self.ledgers: set[int] = set()
@@ -119,7 +122,7 @@ async def test_a_batch_that_was_not_sent_is_no_silence_of_a_bookie_that_answers_
 
 
 @scenario(bookies=3)
-async def test_a_batch_that_was_not_sent_is_given_up_with_a_bookie_that_answers_nobody(
+async def test_an_unsent_batch_is_given_up_with_a_bookie_that_answers_no_ledger(
     cluster: MemoryCluster, client: Client
 ) -> None:
     one, other = await client.create_ledger(), await client.create_ledger()
@@ -151,7 +154,7 @@ async def test_a_ledger_whose_acks_stay_out_does_not_break_the_connection_on_whi
 
 
 @scenario(bookies=3)
-async def test_hundreds_of_open_ledgers_go_on_at_once_when_a_bookie_dies_and_all_note_what_it_misses(
+async def test_hundreds_of_open_ledgers_continue_at_once_when_a_bookie_dies_and_all_note_what_it_misses(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [await client.create_ledger() for _ in range(300)]
@@ -167,7 +170,7 @@ async def test_hundreds_of_open_ledgers_go_on_at_once_when_a_bookie_dies_and_all
 
 
 @scenario(bookies=4)
-async def test_time_in_which_the_event_loop_of_a_client_stands_still_is_no_silence_of_its_bookies(
+async def test_a_stall_of_the_event_loop_of_a_client_is_no_silence_of_its_bookies(
     cluster: MemoryCluster, client: Client
 ) -> None:
     clock = LateClock(cluster.world.clock)
@@ -175,21 +178,19 @@ async def test_time_in_which_the_event_loop_of_a_client_stands_still_is_no_silen
         async with cluster.client(SMALL, clock=clock) as late:
             ledger = await late.create_ledger()
             await ledger.append(b"first")
-            for bookie in cluster.bookies.values():
-                bookie.hold_commits()
+            hold_commits(cluster)
             pending = ledger.append_nowait(b"its acks come after the loop stood still")
             await clock.sleep(TIMEOUT_S / 4)
             clock.stand_still(3 * TIMEOUT_S)
             await clock.sleep(TIMEOUT_S / 4)
-            for bookie in cluster.bookies.values():
-                bookie.release_commits()
+            release_commits(cluster)
             assert await pending == 1
             assert held.aborted == []
             assert len(ledger.metadata.fragments) == 1
 
 
 class Counted:
-    """A stream of a client, at the bookie: how many messages with adds come on all of them."""
+    """A client stream at the bookie; counts messages with adds on all streams."""
 
     messages = 0
 
@@ -206,7 +207,7 @@ class Counted:
 
 
 async def messages_for(world: World, count: int) -> int:
-    """Messages in which one batch of each of so many open ledgers leaves, with the wire of a real client and bookie."""
+    """Number of messages for one batch of each of so many open ledgers, with the wire of real client and bookie."""
     cluster, net = MemoryCluster(world, bookies=1), SimNet(world.rng.fork("net"))
     await cluster.start()
     tasks, [(name, bookie)] = Tasks("wire", pytest.fail), cluster.bookies.items()
@@ -244,7 +245,7 @@ def test_ten_times_as_many_open_ledgers_take_ten_times_the_messages_at_most() ->
 
 
 class SlowStore(FaultyStore):
-    """A metadata store that takes its time over every update of a ledger while ``seconds`` are set."""
+    """A metadata store that delays ledger updates by ``seconds``."""
 
     seconds = 0.0
     updates = 0
@@ -255,11 +256,6 @@ class SlowStore(FaultyStore):
         return await super().update_ledger(metadata, expected_version)
 
 
-class NoFaults:
-    def next(self, operation: str) -> None:
-        return None
-
-
 @scenario(bookies=3)
 async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have_to_note(
     cluster: MemoryCluster, client: Client
@@ -267,7 +263,7 @@ async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have
     stores: list[SlowStore] = []
 
     def slowly(store: Any) -> SlowStore:
-        stores.append(SlowStore(store, NoFaults(), cluster.world.clock))
+        stores.append(SlowStore(store, Script([]), cluster.world.clock))
         return stores[0]
 
     settings = SMALL.model_copy(update={"max_pending_bytes": 1 << 20})
@@ -284,7 +280,7 @@ async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have
             held.ledgers, held.bookies = {ledgers[-1].id}, {"bookie-1"}
             began = cluster.world.clock.monotonic()
             await ledgers[-1].append(b"third")
-        # Its bookie is silent for one time-out; one update may be under way, and one more is the ledger's own.
+        # Its bookie is silent for one time-out; one update may be in flight, and one more is the ledger's own.
         assert cluster.world.clock.monotonic() - began < TIMEOUT_S + 3 * 2.0
         assert stores[0].updates < len(ledgers), "others are still at it"
         stores[0].seconds = 0.0
@@ -292,7 +288,7 @@ async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have
 
 @contextmanager
 def forgotten_ledgers() -> Iterator[set[tuple[str, int]]]:
-    """Which bookies are told to forget which ledgers."""
+    """Detach calls: bookies and ledgers."""
     forgotten: set[tuple[str, int]] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DirectConnection, "forget", lambda self, ledger_id: forgotten.add((self.bookie_id, ledger_id)))
@@ -300,7 +296,7 @@ def forgotten_ledgers() -> Iterator[set[tuple[str, int]]]:
 
 
 @scenario(bookies=4)
-async def test_a_bookie_that_was_replaced_and_answers_others_is_told_to_forget_the_ledger(
+async def test_a_replaced_bookie_that_answers_others_gets_a_detach_of_the_ledger(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await client.create_ledger()

@@ -1,4 +1,4 @@
-"""What one writer does for many who use it at once, as the clients of a gateway do."""
+"""One stream writer with many concurrent users, such as clients of a gateway."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tallybook.client.client import Client
 from tallybook.core.errors import OutOfOrder, PositionMismatch, StreamClosed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
-from tallybook.stream import Outgoing, StreamStore, StreamWriter
+from tallybook.stream import Outgoing, StreamWriter
+
+from .parts import one_stream
 
 
 @asynccontextmanager
 async def busy(writer: StreamWriter, cluster: MemoryCluster) -> AsyncIterator[None]:
-    """Append so often that something is always under way: the writer is never idle."""
+    """Append so often that the writer is never idle."""
 
     async def append() -> None:
         while True:
@@ -33,39 +35,32 @@ async def busy(writer: StreamWriter, cluster: MemoryCluster) -> AsyncIterator[No
 
 
 @scenario()
-async def test_a_commit_does_not_wait_for_what_others_append_meanwhile(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        async with await streams.writer("s") as writer, busy(writer, cluster):
-            one = await writer.append(b"one")
-            async with asyncio.timeout(5):
-                await writer.commit()
-            assert one in [record.position async for record in streams.reader("s", follow=False)]
+async def test_a_commit_does_not_wait_for_later_appends_of_others(cluster: MemoryCluster, client: Client) -> None:
+    async with one_stream(client) as streams, await streams.writer("s") as writer, busy(writer, cluster):
+        one = await writer.append(b"one")
+        async with asyncio.timeout(5):
+            await writer.commit()
+        assert one in [record.position async for record in streams.reader("s", follow=False)]
 
 
 @scenario()
-async def test_a_condition_does_not_wait_for_what_others_append_meanwhile(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        async with await streams.writer("s") as writer:
-            async with busy(writer, cluster), asyncio.timeout(5):
-                one = await writer.append(b"one")
-                for wanted in (None, one):
-                    with pytest.raises(PositionMismatch):
-                        await writer.append(b"two", if_position=wanted)
-            await writer.flush()
-            assert await writer.append(b"two", if_position=writer.last_position) == writer.last_position
+async def test_a_condition_does_not_wait_for_later_appends_of_others(cluster: MemoryCluster, client: Client) -> None:
+    async with one_stream(client) as streams, await streams.writer("s") as writer:
+        async with busy(writer, cluster), asyncio.timeout(5):
+            one = await writer.append(b"one")
+            for wanted in (None, one):
+                with pytest.raises(PositionMismatch):
+                    await writer.append(b"two", if_position=wanted)
+        await writer.flush()
+        assert await writer.append(b"two", if_position=writer.last_position) == writer.last_position
     assert client.budget.taken_bytes == 0
 
 
 @scenario()
-async def test_what_is_sent_together_is_in_order_though_it_pushes_an_id_out_of_the_window(
+async def test_records_sent_together_are_in_order_although_they_push_an_id_out_of_the_window(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", dedup_records=2)
+    async with one_stream(client, dedup_records=2) as streams:
         async with await streams.writer("s") as writer:
             a, b, c = (Outgoing(each, dedup_id=each, txid=each[0]) for each in (b"a", b"b", b"c"))
             sent = await writer.send([a, b])
@@ -79,9 +74,8 @@ async def test_what_is_sent_together_is_in_order_though_it_pushes_an_id_out_of_t
 
 
 @scenario()
-async def test_an_end_that_is_cut_off_is_not_told_as_one(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+async def test_a_cancelled_end_is_not_reported_as_one(cluster: MemoryCluster, client: Client) -> None:
+    async with one_stream(client) as streams:
         writer = await streams.writer("s")
         one = writer.append_nowait(b"one")
         ending = asyncio.create_task(writer.end_stream())

@@ -1,4 +1,4 @@
-"""Queries of a bucket without its cluster: which objects they look at, and what they say of those that are gone."""
+"""Queries of a bucket without its cluster: which objects they read, and what they report of missing ones."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -7,31 +7,31 @@ from typing import Any
 import pytest
 
 from tallybook.archive.catalog import read_catalog
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, InvalidConfig, NoSuchLedger, ObjectDamaged
-from tallybook.metadata.model import DigestType
+from tallybook.metadata.ledger.model import DigestType
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.spark.gaps import Gap
+from tallybook.spark.gaps import EntryGap
 from tallybook.spark.id_ranges import IdRanges
-from tallybook.spark.options import Place, ReadOptions
-from tallybook.spark.places import Bucket, BucketOfTask, OpenedArchive
-from tallybook.spark.plan import EntryPartition
-from tallybook.spark.planning import cut, settle
-from tallybook.spark.reading import read_partition
-from tallybook.spark.snapshot import Snapshot
+from tallybook.spark.ledgers.partitions import EntryPartition
+from tallybook.spark.ledgers.planning import cut, resolve_snapshot
+from tallybook.spark.ledgers.reading import read_partition
+from tallybook.spark.ledgers.snapshot import Snapshot
+from tallybook.spark.locations import BucketLocation, OpenedArchive, TaskBucketLocation
+from tallybook.spark.options import LocationOptions, ReadOptions
 
 URL = "memory:"
 
 
 class Watched:
-    """An object store that tells what it was asked for."""
+    """An object store that records requests."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class Watched:
 
 @asynccontextmanager
 async def archived(cluster: MemoryCluster, client: Client) -> AsyncIterator[tuple[OpenedArchive, list[str]]]:
-    """Four ledgers, each in an object of its own, the last one with digests by a key; and the keys of the objects."""
+    """Four ledgers in objects of their own, the last one with keyed digests; and the keys of the objects."""
     async with ArchiveStage(cluster) as stage:
         keys = []
         for number in range(4):
@@ -69,31 +69,31 @@ async def archived(cluster: MemoryCluster, client: Client) -> AsyncIterator[tupl
 
 
 async def partitions(archive: OpenedArchive) -> list[EntryPartition]:
-    """A partition for each entry, as the driver plans them."""
-    place = Bucket(URL, archive, await read_catalog(archive.store, archive.workers))
-    options = ReadOptions(Place(None, URL, b"x"), min_partitions=100)
-    snapshot, known, _ = await settle(place, options)
+    """One partition per entry, as planned by the driver."""
+    place = BucketLocation(URL, archive, await read_catalog(archive.store, archive.workers))
+    options = ReadOptions(LocationOptions(None, URL, b"x"), min_partitions=100)
+    snapshot, known, _ = await resolve_snapshot(place, options)
     return await cut(place, options, snapshot, known)
 
 
-async def gaps(archive: OpenedArchive, partition: EntryPartition) -> list[Gap]:
-    """What a task says that it cannot have."""
-    async with aclosing(read_partition(BucketOfTask(URL, archive, partition), partition)) as found:
-        return [each async for each in found if isinstance(each, Gap)]
+async def gaps(archive: OpenedArchive, partition: EntryPartition) -> list[EntryGap]:
+    """Gaps that a task reports."""
+    async with aclosing(read_partition(TaskBucketLocation(URL, archive, partition), partition)) as found:
+        return [each async for each in found if isinstance(each, EntryGap)]
 
 
 async def counted(archive: OpenedArchive, cluster_id: str, keys: list[str]) -> None:
-    """Write the manifest: each ledger is in its object."""
+    """Write the manifest."""
     await write_manifest(archive.store, archive.workers, Manifest(cluster_id, dict(enumerate(keys)), {}))
 
 
 async def read(archive: OpenedArchive, partition: EntryPartition) -> tuple[list[tuple[int, int]], set[str]]:
-    """The entries that a task gives, and what it has asked for."""
+    """Entries that a task returns, and its requests."""
     archive.store.asked.clear()  # type: ignore[attr-defined]
     entries = []
-    async with aclosing(read_partition(BucketOfTask(URL, archive, partition), partition)) as found:
+    async with aclosing(read_partition(TaskBucketLocation(URL, archive, partition), partition)) as found:
         async for each in found:
-            assert not isinstance(each, Gap)
+            assert not isinstance(each, EntryGap)
             pairs = zip(each.table["ledger_id"].to_pylist(), each.table["entry_id"].to_pylist(), strict=True)
             entries += pairs
     return entries, archive.store.asked  # type: ignore[attr-defined]
@@ -105,28 +105,28 @@ async def test_a_task_asks_a_bucket_for_its_own_objects_only(cluster: MemoryClus
         planned = await partitions(archive)
         assert len(planned) == 20
         for partition in planned:
-            [stretch] = partition.stretches
-            assert stretch.receipt is not None
+            [planned_range] = partition.planned_ranges
+            assert planned_range.receipt is not None
             entries, asked = await read(archive, partition)
-            assert entries == [(stretch.ledger_id, stretch.first)]
-            assert asked == {stretch.receipt.key}
-            assert stretch.scannable is (stretch.receipt.key != keys[3])
+            assert entries == [(planned_range.ledger_id, planned_range.first)]
+            assert asked == {planned_range.receipt.key}
+            assert planned_range.scannable is (planned_range.receipt.key != keys[3])
 
 
 @scenario()
-async def test_a_task_whose_object_is_gone_looks_through_the_bucket_for_another_one(
+async def test_a_task_whose_object_is_gone_searches_the_bucket_for_another_one(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with archived(cluster, client) as (archive, keys):
         planned = await partitions(archive)
         for key in (keys[0], keys[3]):
-            piece = next(each for each in planned if each.stretches[0].receipt.key == key)  # type: ignore[union-attr]
+            piece = next(each for each in planned if each.planned_ranges[0].receipt.key == key)  # type: ignore[union-attr]
             data = await archive.store.read(key, 0, (await archive.store.info(key)).size_bytes)
             folder, _, name = key.partition("/")
             await archive.store.put(f"{folder}/{'1' * 19}{name[19:]}", data)
             await archive.store.delete(key)
             entries, asked = await read(archive, piece)
-            assert entries == [(piece.stretches[0].ledger_id, 0)]
+            assert entries == [(piece.planned_ranges[0].ledger_id, 0)]
             assert "list" in asked
 
 
@@ -134,7 +134,7 @@ async def test_a_task_whose_object_is_gone_looks_through_the_bucket_for_another_
 async def test_a_task_that_finds_no_archive_does_not_take_ledgers_for_deleted(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """As where a disk is not mounted on the machine of the task."""
+    """As if a disk is not mounted on the machine of the task."""
     async with archived(cluster, client) as (archive, _):
         planned = await partitions(archive)
         empty = OpenedArchive(Watched(MemoryStore(cluster.world.clock)), InlineWorkers(), archive._tasks)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ async def test_a_task_that_finds_no_archive_does_not_take_ledgers_for_deleted(
 
 
 @scenario()
-async def test_nothing_is_planned_on_a_place_without_an_archive(cluster: MemoryCluster, client: Client) -> None:
+async def test_nothing_is_planned_for_a_location_without_an_archive(cluster: MemoryCluster, client: Client) -> None:
     async with ArchiveStage(cluster) as stage:
         with pytest.raises(ArchiveDenied, match="neither a manifest nor an object"):
             await read_catalog(stage.store, InlineWorkers())
@@ -161,7 +161,7 @@ async def test_a_task_that_finds_the_archive_of_another_cluster_refuses(cluster:
         with pytest.raises(InvalidConfig, match=r"planned on cluster here, and at memory: .* finds cluster other"):
             await gaps(archive, planned)
         await archive.store.delete(MANIFEST_KEY)
-        with pytest.raises(InvalidConfig, match=r"planned on cluster here, .* does not say of which cluster"):
+        with pytest.raises(InvalidConfig, match=r"planned on cluster here, .* an archive without a cluster id"):
             await gaps(archive, planned)
 
 
@@ -173,16 +173,18 @@ def test_a_ledger_that_no_object_has_any_more_is_lost_and_not_deleted(manifest: 
             if manifest:
                 await counted(archive, "here", keys)
             planned = (await partitions(archive))[0]
-            token = Snapshot(planned.cluster_id, (EntryRange(0, 0, 4),))
+            token = Snapshot(planned.cluster_id, (LedgerEntryRange(0, 0, 4),))
             await archive.store.delete(keys[0])
             [gap] = await gaps(archive, planned)
             assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 0, "lost")
-            place = Bucket(URL, archive, await read_catalog(archive.store, archive.workers))
-            options = ReadOptions(Place(None, URL, b"x"), snapshot=token, fail_on_data_loss=False)
-            _, _, [gap] = await settle(place, options)
+            place = BucketLocation(URL, archive, await read_catalog(archive.store, archive.workers))
+            options = ReadOptions(LocationOptions(None, URL, b"x"), snapshot=token, fail_on_data_loss=False)
+            _, _, [gap] = await resolve_snapshot(place, options)
             assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 4, "lost")
             with pytest.raises(ObjectDamaged if manifest else NoSuchLedger, match=r"ledger 0: .*object"):
-                await settle(place, ReadOptions(Place(None, URL), ledgers=IdRanges.of([0]), fail_on_data_loss=False))
+                await resolve_snapshot(
+                    place, ReadOptions(LocationOptions(None, URL), ledgers=IdRanges.of([0]), fail_on_data_loss=False)
+                )
 
     play()
 
@@ -196,15 +198,15 @@ async def test_a_query_fails_only_for_a_damaged_object_with_ledgers_that_it_want
         await archive.store.put(keys[1], b"no object")
 
         async def planned(wanted: IdRanges | None, snapshot: Snapshot | None = None) -> list[int]:
-            place = Bucket(URL, archive, await read_catalog(archive.store, archive.workers))
-            options = ReadOptions(Place(None, URL, b"x"), ledgers=wanted, snapshot=snapshot)
-            found, _, _ = await settle(place, options)
+            place = BucketLocation(URL, archive, await read_catalog(archive.store, archive.workers))
+            options = ReadOptions(LocationOptions(None, URL, b"x"), ledgers=wanted, snapshot=snapshot)
+            found, _, _ = await resolve_snapshot(place, options)
             return [each.ledger_id for each in found.ranges]
 
         assert await planned(IdRanges.parse("0,2-3")) == [0, 2, 3]
-        assert await planned(None, Snapshot("here", (EntryRange(2, 0, 4),))) == [2]
+        assert await planned(None, Snapshot("here", (LedgerEntryRange(2, 0, 4),))) == [2]
         for wanted in (None, IdRanges.of([1]), IdRanges.parse("1-3")):
-            with pytest.raises(ObjectDamaged, match=f"1 objects .* {keys[1]}"):
+            with pytest.raises(ObjectDamaged, match=f"1 damaged objects .* {keys[1]}"):
                 await planned(wanted)
         await archive.store.delete(MANIFEST_KEY)
         with pytest.raises(ObjectDamaged):

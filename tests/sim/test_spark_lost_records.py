@@ -1,4 +1,4 @@
-"""A query of a stream of which records are lost: it begins and ends so that it is told, and goes on behind them."""
+"""A query of a stream with lost records: the batch with the loss reports it, and the query continues behind it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.spark.gaps import Gap
-from tallybook.spark.options import Place, ReadOptions
-from tallybook.spark.places import Cluster
-from tallybook.spark.reading import read_partition
-from tallybook.spark.records.bounds import bounds_of, parse_place
-from tallybook.spark.records.offsets import Reached, RecordOffset
-from tallybook.spark.records.planning import plan_records
-from tallybook.spark.records.rows import RecordRows
-from tallybook.spark.records.settling import Streams, settle_records
-from tallybook.spark.records.snapshot import RecordRange
-from tallybook.spark.records.stretches import RecordGap, RecordPartition
+from tallybook.spark.gaps import EntryGap
+from tallybook.spark.ledgers.reading import read_partition
+from tallybook.spark.locations import ClusterLocation
+from tallybook.spark.options import LocationOptions, ReadOptions
+from tallybook.spark.streams.bounds import bounds_of, parse_bound
+from tallybook.spark.streams.bounds_resolution import StreamResolver, resolve_records
+from tallybook.spark.streams.offsets import RecordOffset, StreamProgress
+from tallybook.spark.streams.planning import plan_records
+from tallybook.spark.streams.ranges import RecordGap, RecordPartition
+from tallybook.spark.streams.rows import RecordRows
+from tallybook.spark.streams.snapshot import RecordRange
 from tallybook.stream import StreamStore, StreamWriter
 from tallybook.stream.head import Head
 from tallybook.stream.position import Position
-from tallybook.stream.record import Outgoing
+from tallybook.stream.records.record import Outgoing
 
 from .test_spark_records import following, place_of
 
 
-class Seen(NamedTuple):
-    """What the micro-batches of a query had."""
+class ReadRecord(NamedTuple):
+    """Results of the micro-batches of a query."""
 
     payloads: list[list[bytes]]
     gaps: list[tuple[int | None, int | None]]
@@ -38,59 +38,59 @@ class Seen(NamedTuple):
 
     @property
     def all(self) -> list[bytes]:
-        """In their order."""
+        """Results in order."""
         return [payload for each in self.payloads for payload in each]
 
 
 def reading(begin: str | None, most: int) -> ReadOptions:
-    start = None if begin is None else parse_place(begin)
-    return ReadOptions(Place("sim:", None), records=bounds_of("default", "s", None, start, None),
+    start = None if begin is None else parse_bound(begin)
+    return ReadOptions(LocationOptions("sim:", None), records=bounds_of("default", "s", None, start, None),
                        max_entries_per_trigger=most, fail_on_data_loss=False)  # fmt: skip
 
 
-async def look(place: Cluster, wanted: tuple[RecordRange, ...]) -> tuple[list[bytes], list[tuple[Any, Any]]]:
-    """The payloads that tasks find, and the numbers of the records that they miss."""
+async def look(place: ClusterLocation, wanted: tuple[RecordRange, ...]) -> tuple[list[bytes], list[tuple[Any, Any]]]:
+    """Payloads that tasks find, and sequence numbers of missing records."""
     plan = await plan_records(place, wanted, fail=False)
-    rows, found = RecordRows(plan.stretches), list[Any]()
-    async with aclosing(read_partition(place, RecordPartition(plan.stretches))) as entries:
+    rows, found = RecordRows(plan.planned_ranges), list[Any]()
+    async with aclosing(read_partition(place, RecordPartition(plan.planned_ranges))) as entries:
         async for each in entries:
-            found += rows.lost(each, None) if isinstance(each, Gap) else rows.records(each.table)
+            found += rows.lost(each, None) if isinstance(each, EntryGap) else rows.records(each.table)
     found += rows.rest()
     gaps = [(each.first, each.last) for each in found if isinstance(each, RecordGap)]
     tables = [each for each in found if not isinstance(each, RecordGap)]
     return [payload for table in tables for payload in table["payload"].to_pylist()], gaps
 
 
-async def query(place: Cluster, options: ReadOptions, offset: RecordOffset | None = None) -> Seen:
-    """Micro-batches until nothing is left."""
+async def query(place: ClusterLocation, options: ReadOptions, offset: RecordOffset | None = None) -> ReadRecord:
+    """Run micro-batches until nothing is left."""
     reader, found, gaps = following(options), list[list[bytes]](), list[tuple[int | None, int | None]]()
     at = offset or await reader._began(place)
     while (behind := await reader._advanced(place, at, bounded=True)) is not at:
         wanted, at = behind.since(at), behind
         gaps += [(gap.first, gap.last) for gap in (await plan_records(place, wanted, fail=False)).gaps]
         found.append((await look(place, wanted))[0])
-    return Seen(found, gaps, at)
+    return ReadRecord(found, gaps, at)
 
 
-async def reached(place: Cluster, options: ReadOptions) -> Reached:
+async def reached(place: ClusterLocation, options: ReadOptions) -> StreamProgress:
     [found] = (await following(options)._began(place)).streams.values()
     return found
 
 
 async def three_segments(streams: StreamStore, client: Client) -> tuple[Head, list[str]]:
-    """A stream of three times ten records, of which the second ten are lost; and the positions of all of them."""
+    """A stream of 30 records, of which the second ten are lost; and the positions of all."""
     await streams.create("s")
     for start in (0, 10, 20):
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(10, start))
     positions = [str(record.position) async for record in streams.reader("s", follow=False)]
-    head = await Streams(place_of(client)).catalog.find("default", "s")
+    head = await StreamResolver(place_of(client)).catalog.find("default", "s")
     await client.delete_ledger(head.segments[1].ledger_id, force=True)
     return head, positions
 
 
 async def small_entries(streams: StreamStore, count: int, each: int = 1) -> tuple[StreamWriter, int]:
-    """A stream of entries of so many records, which the writer still writes; and the ledger."""
+    """An open stream with entries of so many records; and its ledger."""
     await streams.create("s")
     writer = await streams.writer("s")
     for start in range(0, count * each, each):
@@ -107,7 +107,7 @@ def lose(cluster: MemoryCluster, ledger_id: int, *entries: int) -> None:
 
 
 @pytest.mark.parametrize("most", [3, 5, 12])
-def test_a_query_of_bounded_micro_batches_that_begins_in_a_lost_segment_is_told_and_goes_on(most):
+def test_a_query_of_bounded_micro_batches_that_starts_in_a_lost_segment_reports_the_loss_and_continues(most):
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         place = place_of(client)
@@ -123,16 +123,16 @@ def test_a_query_of_bounded_micro_batches_that_begins_in_a_lost_segment_is_told_
 
 
 @scenario()
-async def test_a_query_goes_on_from_a_checkpoint_that_does_not_know_the_number_of_its_place(
+async def test_a_query_continues_from_a_checkpoint_without_a_sequence_number(
     cluster: MemoryCluster, client: Client
 ) -> None:
     place = place_of(client)
     async with StreamStore(client) as streams:
         head, positions = await three_segments(streams, client)
         for at, number in ((13, -1), (13, 0), (23, -1), (23, 0), (3, -1)):
-            begin = parse_place(positions[at])
+            begin = parse_bound(positions[at])
             assert begin.position is not None
-            kept = Reached("s", begin.position.place, number)
+            kept = StreamProgress("s", begin.position.place, number)
             seen = await query(place, reading(None, 2), RecordOffset("c", {head.stream_id: kept}))
             expected = lines(10, 20)[max(0, at - 20) :]
             assert seen.all[-len(expected) :] == expected
@@ -140,7 +140,7 @@ async def test_a_query_goes_on_from_a_checkpoint_that_does_not_know_the_number_o
 
 
 @scenario()
-async def test_a_query_of_bounded_micro_batches_that_begins_in_a_lost_entry_goes_on(
+async def test_a_query_of_bounded_micro_batches_that_starts_in_a_lost_entry_continues(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with StreamStore(client) as streams:
@@ -148,7 +148,7 @@ async def test_a_query_of_bounded_micro_batches_that_begins_in_a_lost_entry_goes
         lose(cluster, ledger_id, 3, 4, 5)
         other = cluster.client(SMALL)
         place = place_of(other)
-        head = await Streams(place).catalog.find("default", "s")
+        head = await StreamResolver(place).catalog.find("default", "s")
         at = [str(Position(1, entry, 0, tag=head.tag)) for entry in range(10)]
         assert (await reached(place, reading(at[3], 2))).sequence == 3, "the entry before it tells"
         assert (await reached(place, reading("sequence:4", 2))).sequence == 3
@@ -159,19 +159,19 @@ async def test_a_query_of_bounded_micro_batches_that_begins_in_a_lost_entry_goes
             while (behind := await reader._advanced(place, offset, bounded=True)) is not offset:
                 offset, turns = behind, turns + 1
             assert turns
-            assert [each.at for each in offset.streams.values()] == [(await Streams(place).latest(head)).place]
+            assert [each.at for each in offset.streams.values()] == [(await StreamResolver(place).latest(head)).place]
         writer.abandon()
         await other.close()
 
 
 @scenario()
-async def test_of_a_place_without_a_number_it_is_said_that_nobody_knows_whether_any_were_truncated(
+async def test_for_a_position_without_a_number_it_is_unknown_whether_records_were_truncated(
     cluster: MemoryCluster, client: Client
 ) -> None:
     place = place_of(client)
     stream_id = "5f0c9a21" + "0" * 24
-    before = RecordOffset("c", {stream_id: Reached("s", (1, 0, 3), -1)})
-    after = RecordOffset("c", {stream_id: Reached("s", (3, 1, 0), 30)})
+    before = RecordOffset("c", {stream_id: StreamProgress("s", (1, 0, 3), -1)})
+    after = RecordOffset("c", {stream_id: StreamProgress("s", (3, 1, 0), 30)})
     [wanted] = after.since(before)
     assert wanted.sequence is None
     async with StreamStore(client) as streams:
@@ -183,7 +183,7 @@ async def test_of_a_place_without_a_number_it_is_said_that_nobody_knows_whether_
 
 
 @scenario()
-async def test_an_end_in_what_is_lost_lies_behind_it_so_that_the_query_is_told(
+async def test_an_end_in_a_lost_range_lies_behind_it_so_that_the_query_reports_it(
     cluster: MemoryCluster, client: Client
 ) -> None:
     place = place_of(client)
@@ -191,10 +191,10 @@ async def test_an_end_in_what_is_lost_lies_behind_it_so_that_the_query_is_told(
         _, positions = await three_segments(streams, client)
 
         async def gaps(text: str, begin: str | None = None) -> list[tuple[str, int | None, int | None]]:
-            start = None if begin is None else parse_place(begin)
-            found = await settle_records(place, bounds_of("default", "s", None, start, parse_place(text)))
+            start = None if begin is None else parse_bound(begin)
+            found = await resolve_records(place, bounds_of("default", "s", None, start, parse_bound(text)))
             plan = await plan_records(place, found.ranges, fail=False)
-            assert len(plan.stretches) == (begin is None)
+            assert len(plan.planned_ranges) == (begin is None)
             return [(gap.kind, gap.first, gap.last) for gap in plan.gaps]
 
         for text in ("sequence:13", "sequence:19", positions[13]):
@@ -225,7 +225,7 @@ async def test_an_end_behind_lost_entries_leaves_out_nothing_that_is_there(
             ("sequence:15", 15, (1, 7, 1)),
         ]
         for text, count, end in ends:
-            [wanted] = (await settle_records(place, bounds_of("default", "s", None, None, parse_place(text)))).ranges
+            [wanted] = (await resolve_records(place, bounds_of("default", "s", None, None, parse_bound(text)))).ranges
             assert wanted.end == end, text
             payloads, gaps = await look(place, (wanted,))
             assert payloads == [line for at, line in enumerate(lines(count)) if not 6 <= at < 12]
@@ -243,13 +243,13 @@ async def test_a_stream_whose_last_entry_is_lost_is_read_up_to_there_and_on_from
         lose(cluster, ledger_id, 9, 10)
         other = cluster.client(SMALL)
         place = place_of(other)
-        head = await Streams(place).catalog.find("default", "s")
-        while (await Streams(place).latest(head)).place < (1, 11, 0):
-            await cluster.world.clock.sleep(0.01)  # until the bookies have heard that all of it is confirmed
-        latest = await Streams(place).latest(head)
+        head = await StreamResolver(place).catalog.find("default", "s")
+        while (await StreamResolver(place).latest(head)).place < (1, 11, 0):
+            await cluster.world.clock.sleep(0.01)  # until the bookies know that all of it is confirmed
+        latest = await StreamResolver(place).latest(head)
         assert (await reached(place, reading("sequence:3", 4))).sequence == 3
         assert (latest.place, latest.sequence, latest.number) == ((1, 11, 0), 9, -1)
-        [wanted] = (await settle_records(place, bounds_of("default", "s", None, parse_place("latest"), None))).ranges
+        [wanted] = (await resolve_records(place, bounds_of("default", "s", None, parse_bound("latest"), None))).ranges
         assert wanted.sequence is None
         reader = following(reading("sequence:3", 4))
         offset = await reader._began(place)

@@ -1,4 +1,4 @@
-"""Before a query begins, the bookies of every open ledger are asked how far it may be read: a few at a time."""
+"""Before a query, bookies are asked how far each open ledger may be read, a few at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, NoSuchLedger, RequestTimeout
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.metadata.transactions import EVERYTHING, View
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
+from tallybook.metadata.transactions.model import EVERYTHING, View
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.spark.id_ranges import IdRanges
-from tallybook.spark.options import Place, ReadOptions
-from tallybook.spark.planning import CONCURRENT_ENDS, END_SECONDS, settle
+from tallybook.spark.ledgers.planning import CONCURRENT_ENDS, END_SECONDS, resolve_snapshot
+from tallybook.spark.options import LocationOptions, ReadOptions
 
-ALL = ReadOptions(Place("x", None))
+ALL = ReadOptions(LocationOptions("x", None))
 
 
 class OpenLedgers:
-    """A place with nothing but open ledgers.
+    """A location with open ledgers only.
 
     Args:
-        answer: what their bookies say, by ledger.
+        answer: answer of their bookies, by ledger.
     """
 
     cluster_id = "c"
@@ -54,8 +54,8 @@ class OpenLedgers:
             self.under_way -= 1
 
 
-async def settled(place: Any, options: ReadOptions = ALL) -> tuple[EntryRange, ...]:
-    return (await settle(place, options))[0].ranges
+async def settled(place: Any, options: ReadOptions = ALL) -> tuple[LedgerEntryRange, ...]:
+    return (await resolve_snapshot(place, options))[0].ranges
 
 
 @scenario()
@@ -67,13 +67,13 @@ async def test_open_ledgers_are_asked_side_by_side_and_not_all_at_once(cluster: 
         return ledger_id - 1
 
     place, begin = OpenLedgers(4 * CONCURRENT_ENDS, slow), clock.monotonic()
-    assert await settled(place) == tuple(EntryRange(each, 0, each - 1) for each in range(1, place.count))
+    assert await settled(place) == tuple(LedgerEntryRange(each, 0, each - 1) for each in range(1, place.count))
     assert place.most == CONCURRENT_ENDS
     assert clock.monotonic() - begin < 5
 
 
 @scenario()
-async def test_an_open_ledger_that_nobody_tells_the_end_of_is_told_with_the_option_that_leaves_it_out(
+async def test_an_open_ledger_without_a_known_end_is_reported_with_the_option_that_leaves_it_out(
     cluster: MemoryCluster, client: Client
 ) -> None:
     clock = cluster.world.clock
@@ -101,7 +101,7 @@ async def test_an_open_ledger_that_nobody_tells_the_end_of_is_told_with_the_opti
 
 
 @scenario()
-async def test_an_open_ledger_that_is_deleted_meanwhile_matters_to_who_has_named_it(
+async def test_an_open_ledger_that_is_deleted_meanwhile_matters_if_it_was_named(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async def deleted(ledger_id: int) -> int:
@@ -109,6 +109,6 @@ async def test_an_open_ledger_that_is_deleted_meanwhile_matters_to_who_has_named
             raise NoSuchLedger("ledger 1 does not exist")
         return 0
 
-    assert await settled(OpenLedgers(3, deleted)) == (EntryRange(0, 0, 0), EntryRange(2, 0, 0))
+    assert await settled(OpenLedgers(3, deleted)) == (LedgerEntryRange(0, 0, 0), LedgerEntryRange(2, 0, 0))
     with pytest.raises(NoSuchLedger):
-        await settled(OpenLedgers(3, deleted), ReadOptions(Place("x", None), ledgers=IdRanges.of([0, 1])))
+        await settled(OpenLedgers(3, deleted), ReadOptions(LocationOptions("x", None), ledgers=IdRanges.of([0, 1])))

@@ -1,4 +1,4 @@
-"""Partitions of a query, read while the cluster under them changes: the same rows, or a gap of exactly what is lost."""
+"""Partitions of a query, read while the cluster changes: the same rows, or a gap of exactly what is lost."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -8,13 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tallybook.archive.entry_range import EntryRange
-from tallybook.archive.index_codec import Directory
-from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
+from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.archive.format.index_codec import Directory
+from tallybook.archive.format.schema import SCHEMA
 from tallybook.archive.scan import ObjectScan
-from tallybook.archive.schema import SCHEMA
 from tallybook.client.client import Client
-from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import (
     ArchiveUnavailable,
     BookieUnavailable,
@@ -23,28 +21,31 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import DigestType, LedgerMetadata
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo
-from tallybook.metadata.transactions import View, read_view
+from tallybook.metadata.transactions.model import View, read_view
 from tallybook.runtime.tasks import InlineWorkers, Tasks
+from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, Script
 from tallybook.sim.stage.archive import TINY, ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.spark.gaps import Gap
-from tallybook.spark.options import Place, ReadOptions
-from tallybook.spark.places import LedgerPlace, SealedLedger
-from tallybook.spark.plan import EntryPartition, stretch_of
-from tallybook.spark.planning import cut, settle
-from tallybook.spark.reading import Rows, read_partition
-from tallybook.spark.snapshot import Snapshot, TimeRange
+from tallybook.spark.gaps import EntryGap
+from tallybook.spark.ledgers.partitions import EntryPartition, planned_range_of
+from tallybook.spark.ledgers.planning import cut, resolve_snapshot
+from tallybook.spark.ledgers.reading import EntryRows, read_partition
+from tallybook.spark.ledgers.snapshot import Snapshot, TimeRange
+from tallybook.spark.locations import LedgerBatches, LedgerLocation
+from tallybook.spark.options import LocationOptions, ReadOptions
+
+from .parts import closed_ledger, written_ledger
 
 SMALL_GROUPS = TINY.model_copy(update={"row_group_bytes": 256})
 """A row group for each batch or two."""
 
 
 class StagePlace:
-    """A ``LedgerPlace`` over a simulated cluster and its archive."""
+    """A ``LedgerLocation`` over a simulated cluster and its archive."""
 
     def __init__(self, stage: ArchiveStage, client: Client, password: bytes = b"") -> None:
         self.stage = stage
@@ -60,8 +61,8 @@ class StagePlace:
     def lost_with(self, key: str) -> Collection[int] | None:
         return ()
 
-    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
-        return Gap.of_deleted(ledger_id, first, last)
+    def missing(self, ledger_id: int, first: int, last: int) -> EntryGap:
+        return EntryGap.of_deleted(ledger_id, first, last)
 
     async def ledger_ids(self) -> list[int]:
         return [ledger_id async for ledger_id in self.client.list_ledgers()]
@@ -76,9 +77,9 @@ class StagePlace:
         return await read_view(self.admin.store)
 
     async def confirmed(self, metadata: LedgerMetadata) -> int:
-        return metadata.last_entry_id if metadata.closed else (await self.sealed(metadata)).last_add_confirmed  # type: ignore[attr-defined]
+        return metadata.last_entry_id if metadata.closed else (await self.verified_ledger(metadata)).last_add_confirmed  # type: ignore[attr-defined]
 
-    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
+    async def verified_ledger(self, metadata: LedgerMetadata) -> LedgerBatches:
         password = self.password if metadata.key_verifier else b""
         return await self.client.open_ledger(metadata.ledger_id, password=password, recover=False)
 
@@ -107,36 +108,27 @@ async def staged(cluster: MemoryCluster, password: bytes = b"") -> AsyncIterator
         await place.tasks.close()
 
 
-async def closed_ledger(client: Client, count: int = 40, **options: Any) -> LedgerWriter:
-    """A closed ledger of ``count`` entries, seven in a batch."""
-    ledger = await client.create_ledger(**options)
-    for at in range(0, count, 7):
-        await ledger.append_many(lines(min(7, count - at), at))
-    await ledger.close()
-    return ledger
-
-
-async def partition(place: LedgerPlace, *ranges: tuple[int, int, int], **options: Any) -> EntryPartition:
-    """What a query of these entries plans, all in one partition."""
-    wanted = tuple(EntryRange(*each) for each in ranges)
+async def partition(place: LedgerLocation, *ranges: tuple[int, int, int], **options: Any) -> EntryPartition:
+    """Plan of a query of these entries, in one partition."""
+    wanted = tuple(LedgerEntryRange(*each) for each in ranges)
     snapshot = Snapshot(place.cluster_id, wanted, options.pop("written", TimeRange()))
-    chosen = ReadOptions(Place("x", None), **options)
+    chosen = ReadOptions(LocationOptions("x", None), **options)
     known = {each.ledger_id: await place.metadata(each.ledger_id) for each in wanted}
     found = await cut(place, chosen, snapshot, known)  # type: ignore[arg-type]
-    return EntryPartition(tuple(stretch for each in found for stretch in each.stretches), snapshot.written)
+    return EntryPartition(tuple(one for each in found for one in each.planned_ranges), snapshot.written)
 
 
 class Read:
-    """Everything of a partition: entries and payloads, where they came from, and gaps."""
+    """Result of a partition: entries and payloads, sources, and gaps."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int]] = []
         self.objects: set[str | None] = set()
-        self.gaps: list[Gap] = []
+        self.gaps: list[EntryGap] = []
         self.order: list[tuple[int, int]] = []
 
-    def take(self, item: Rows | Gap) -> None:
-        if isinstance(item, Gap):
+    def take(self, item: EntryRows | EntryGap) -> None:
+        if isinstance(item, EntryGap):
             self.gaps.append(item)
             self.order.append((item.ledger_id, item.first))
             return
@@ -149,13 +141,13 @@ class Read:
         self.order.append(self.entries[-item.table.num_rows])
 
     @classmethod
-    async def of(cls, place: LedgerPlace, wanted: EntryPartition) -> "Read":
+    async def of(cls, place: LedgerLocation, wanted: EntryPartition) -> "Read":
         found = cls()
         await found.drain(place, wanted)
         return found
 
     async def drain(
-        self, place: LedgerPlace, wanted: EntryPartition, behind_each: Callable[[], object] = lambda: None
+        self, place: LedgerLocation, wanted: EntryPartition, behind_each: Callable[[], object] = lambda: None
     ) -> None:
         async with aclosing(read_partition(place, wanted)) as items:
             async for item in items:
@@ -166,8 +158,8 @@ class Read:
         return [entry_id for _, entry_id in self.entries]
 
 
-async def disturbed(place: LedgerPlace, wanted: EntryPartition, disturb: Any, after: int = 1) -> Read:
-    """Read, and let something happen after so many items."""
+async def disturbed(place: LedgerLocation, wanted: EntryPartition, disturb: Any, after: int = 1) -> Read:
+    """Read, and call something after so many items."""
     found, count = Read(), 0
     async with aclosing(read_partition(place, wanted)) as items:
         async for item in items:
@@ -180,14 +172,14 @@ async def disturbed(place: LedgerPlace, wanted: EntryPartition, disturb: Any, af
 
 
 async def lose(stage: ArchiveStage, ledger_id: int, *entries: int) -> None:
-    """All bookies lose the batches that hold these entries."""
+    """Lose the batches with these entries at all bookies."""
     for bookie in stage.cluster.bookies.values():
         for entry_id in entries:
             bookie.drop(ledger_id, entry_id)
 
 
 async def spoil(stage: ArchiveStage, key: str, begin: float = 0.0) -> None:
-    """Another byte in every hundred of an object, from some part of it on."""
+    """Change one byte in every hundred of an object, from some offset on."""
     size = (await stage.store.info(key)).size_bytes
     data = bytearray(await stage.store.read(key, 0, size))
     for at in range(int(begin * size), size, 50):
@@ -257,17 +249,16 @@ async def test_a_ledger_that_was_archived_since_the_query_was_planned_is_scanned
 
 
 @scenario()
-async def test_an_open_ledger_is_read_up_to_what_is_confirmed(cluster: MemoryCluster, client: Client) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(7))
+async def test_an_open_ledger_is_read_up_to_its_last_confirmed_entry(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await written_ledger(client, 7)
     await ledger.append_many(lines(7, 7))
     await ledger.force()
     async with staged(cluster) as place:
-        snapshot, known, gaps = await settle(place, ReadOptions(Place("x", None)))
+        snapshot, known, gaps = await resolve_snapshot(place, ReadOptions(LocationOptions("x", None)))
         assert gaps == []
         confirmed = snapshot.ranges[0].last
         assert 6 <= confirmed <= 13
-        for wanted in await cut(place, ReadOptions(Place("x", None)), snapshot, known):
+        for wanted in await cut(place, ReadOptions(LocationOptions("x", None)), snapshot, known):
             assert (await Read.of(place, wanted)).ids() == list(range(confirmed + 1))
     await ledger.close()
 
@@ -305,7 +296,9 @@ async def test_several_stretches_of_one_ledger_are_each_read_once(cluster: Memor
         await place.stage.archive(ledger)
         metadata = await place.metadata(ledger)
         assert metadata is not None
-        pieces = tuple(stretch_of(EntryRange(ledger, *each), metadata) for each in ((0, 9), (10, 12), (20, 30)))
+        pieces = tuple(
+            planned_range_of(LedgerEntryRange(ledger, *each), metadata) for each in ((0, 9), (10, 12), (20, 30))
+        )
         wanted = EntryPartition(pieces)
         expected = [*range(13), *range(20, 31)]
         assert (await Read.of(place, wanted)).ids() == expected
@@ -377,7 +370,7 @@ async def test_an_object_that_is_damaged_after_a_ledger_was_found_in_it_is_left_
 
 
 @scenario()
-async def test_what_a_damaged_or_missing_object_held_alone_is_a_gap(cluster: MemoryCluster, client: Client) -> None:
+async def test_entries_only_in_a_damaged_or_missing_object_are_a_gap(cluster: MemoryCluster, client: Client) -> None:
     ledger = (await closed_ledger(client)).id
     for change in (spoil, remove):
         ledger = (await closed_ledger(client)).id
@@ -416,7 +409,7 @@ async def test_a_ledger_that_is_deleted_in_between_is_trimmed_from_where_it_was_
 
         found = await disturbed(place, wanted, delete)
         assert found.ids() == list(range(40))
-        assert found.gaps == [Gap.of_deleted(second, 0, 39)]
+        assert found.gaps == [EntryGap.of_deleted(second, 0, 39)]
         await place.stage.archive(first)
         wanted = await partition(place, (first, 2, 38))
         key = await key_of(place, first)
@@ -427,17 +420,15 @@ async def test_a_ledger_that_is_deleted_in_between_is_trimmed_from_where_it_was_
 
         found = await disturbed(place, wanted, delete_archived)
         assert found.ids() == list(range(2, 2 + len(found.ids())))
-        assert found.gaps == [Gap.of_deleted(first, 2 + len(found.ids()), 38)]
+        assert found.gaps == [EntryGap.of_deleted(first, 2 + len(found.ids()), 38)]
         assert isinstance(found.gaps[0].error(), NoSuchLedger)
 
 
 @scenario()
-async def test_gaps_that_were_known_when_the_query_was_planned_are_told_first(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_gaps_known_when_the_query_was_planned_are_reported_first(cluster: MemoryCluster, client: Client) -> None:
     ledger = (await closed_ledger(client)).id
     async with staged(cluster) as place:
-        known = Gap.of_deleted(99, 0, 5)
+        known = EntryGap.of_deleted(99, 0, 5)
         wanted = replace(await partition(place, (ledger, 0, 39)), gaps=(known,))
         found = await Read.of(place, wanted)
         assert found.gaps == [known]
@@ -490,7 +481,7 @@ async def test_bookies_that_do_not_answer_are_an_error_and_never_a_gap(cluster: 
         wanted = await partition(place, (ledger.id, 0, 279))
         names = list(cluster.bookies)
         for kept in (0, 1):
-            # All that is there has lost an entry; who is away may have it.
+            # The available bookies have lost an entry; the absent one may have it.
             await lose(place.stage, ledger.id, 140)
             for name in names[kept:]:
                 cluster.bookies[name].pause()
@@ -512,7 +503,7 @@ async def test_bookies_that_do_not_answer_are_an_error_and_never_a_gap(cluster: 
 async def test_an_error_that_may_pass_while_the_end_of_a_gap_is_looked_for_is_raised(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """The gap begins for sure; where it ends, nobody can tell now."""
+    """The gap certainly begins; its end is unknown now."""
     ledger = await closed_ledger(client, 280)
     async with staged(cluster) as place:
         await lose(place.stage, ledger.id, *range(7, 273, 7))
@@ -573,25 +564,25 @@ async def test_a_signed_ledger_is_read_batch_by_batch_and_only_with_its_password
             await Read.of(place, wanted)
         for password in (b"", b"guessed"):
             with pytest.raises(Unauthorized):
-                await settle(place, ReadOptions(Place("x", None, password)))
-        assert (await settle(place, ReadOptions(Place("x", None, b"secret"))))[0].ranges
+                await resolve_snapshot(place, ReadOptions(LocationOptions("x", None, password)))
+        assert (await resolve_snapshot(place, ReadOptions(LocationOptions("x", None, b"secret"))))[0].ranges
 
 
 @scenario()
 async def test_a_forged_batch_of_a_signed_ledger_is_no_row(cluster: MemoryCluster, client: Client) -> None:
-    """The object is as sound as an object can be; only who knows the password sees that the batches are others."""
+    """The object is consistent; only a reader with the password can detect the other batches."""
     ledger = await closed_ledger(client, password=b"secret", digest=DigestType.HMAC_SHA256)
     async with staged(cluster, b"secret") as place:
         await place.stage.archive(ledger.id)
         await place.stage.release(ledger.id)
         wanted = await partition(place, (ledger.id, 0, 39))
-        opened = place.sealed
+        opened = place.verified_ledger
 
-        async def with_another_key(metadata: LedgerMetadata) -> SealedLedger:
+        async def with_another_key(metadata: LedgerMetadata) -> LedgerBatches:
             reader: Any = await opened(metadata)
-            reader._digest_key = b"another key".ljust(32)
+            reader._fetcher._digest_key = b"another key".ljust(32)
             return reader  # type: ignore[no-any-return]
 
-        place.sealed = with_another_key  # type: ignore[method-assign]
+        place.verified_ledger = with_another_key  # type: ignore[method-assign]
         found = await Read.of(place, wanted)
         assert (found.ids(), [(gap.first, gap.last) for gap in found.gaps]) == ([], [(0, 39)])

@@ -1,4 +1,4 @@
-"""What Spark would read of a stream, against bookies in memory: at any moment a beginning of it, and never a hole."""
+"""What Spark reads of a stream, on in-memory bookies: always a prefix of it, without holes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from tallybook.core.errors import DataMissing, InvalidArgument, NoSuchStream, St
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.spark.columns import columns_for
-from tallybook.spark.gaps import Gap
-from tallybook.spark.options import Place, ReadOptions
-from tallybook.spark.places import Cluster, _LateArchive
-from tallybook.spark.reading import read_partition
-from tallybook.spark.records.bounds import RecordBounds, bounds_of, parse_place
-from tallybook.spark.records.following import RecordStreamReader
-from tallybook.spark.records.planning import plan_records, sizes_of
-from tallybook.spark.records.rows import RecordRows
-from tallybook.spark.records.settling import Streams, settle_records
-from tallybook.spark.records.snapshot import RecordRange, RecordSnapshot
-from tallybook.spark.records.stretches import RecordPartition
+from tallybook.spark.gaps import EntryGap
+from tallybook.spark.ledgers.reading import read_partition
+from tallybook.spark.locations import ClusterLocation, _LazyArchive
+from tallybook.spark.options import LocationOptions, ReadOptions
+from tallybook.spark.streams.bounds import RecordBounds, bounds_of, parse_bound
+from tallybook.spark.streams.bounds_resolution import StreamResolver, resolve_records
+from tallybook.spark.streams.micro_batches import RecordStreamReader
+from tallybook.spark.streams.planning import plan_records, sizes_of
+from tallybook.spark.streams.ranges import RecordPartition
+from tallybook.spark.streams.rows import RecordRows
+from tallybook.spark.streams.snapshot import RecordRange, RecordSnapshot
 from tallybook.stream import Start, StreamStore
 from tallybook.stream.position import Position
-from tallybook.stream.record import Outgoing
+from tallybook.stream.records.record import Outgoing
+
+from .parts import one_stream
 
 ALL = RecordBounds("default", "s", "")
 
 
-def place_of(client: Client) -> Cluster:
-    return Cluster(client, client.world.store, "c", _LateArchive(AsyncExitStack(), ""), Place("sim:", None))
+def place_of(client: Client) -> ClusterLocation:
+    return ClusterLocation(
+        client, client.world.store, "c", _LazyArchive(AsyncExitStack(), ""), LocationOptions("sim:", None)
+    )
 
 
 def following(options: ReadOptions) -> RecordStreamReader:
@@ -43,27 +47,26 @@ def following(options: ReadOptions) -> RecordStreamReader:
     return RecordStreamReader(options, StructType([StructField(name, BinaryType()) for name in names]))
 
 
-async def read(place: Cluster, wanted: tuple[RecordRange, ...]) -> list[bytes]:
-    """The payloads of some records, of which none may be missing."""
+async def read(place: ClusterLocation, wanted: tuple[RecordRange, ...]) -> list[bytes]:
+    """Payloads of some records, none of which may be missing."""
     plan = await plan_records(place, wanted, fail=True)
-    rows, found = RecordRows(plan.stretches), list[Any]()
-    async with aclosing(read_partition(place, RecordPartition(plan.stretches))) as entries:
+    rows, found = RecordRows(plan.planned_ranges), list[Any]()
+    async with aclosing(read_partition(place, RecordPartition(plan.planned_ranges))) as entries:
         async for each in entries:
-            assert not isinstance(each, Gap), each
+            assert not isinstance(each, EntryGap), each
             found += rows.records(each.table)
     assert not list(rows.rest())
     return [payload for table in found for payload in table["payload"].to_pylist()]
 
 
 @scenario()
-async def test_at_any_moment_what_is_there_is_a_beginning_and_two_looks_one_behind_the_other_miss_nothing(
+async def test_at_any_moment_a_prefix_is_visible_and_two_consecutive_reads_miss_nothing(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """While the stream rolls and changes hands."""
+    """While the stream rolls and is taken over."""
     other = cluster.client(SMALL)
     place, rng = place_of(other), cluster.world.rng.fork("looks")
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=2048, ensemble=3, write_quorum=3, ack_quorum=2)
+    async with one_stream(client, roll_bytes=2048, ensemble=3, write_quorum=3, ack_quorum=2) as streams:
         appended: list[bytes] = []
 
         async def write() -> None:
@@ -83,7 +86,7 @@ async def test_at_any_moment_what_is_there_is_a_beginning_and_two_looks_one_behi
         end: tuple[int, int, int] | None = None
         while not writing.done():
             await cluster.world.clock.sleep(rng.random() * 0.1)
-            [wanted] = (await settle_records(place, ALL)).ranges
+            [wanted] = (await resolve_records(place, ALL)).ranges
             whole = await read(place, (wanted,))
             assert whole == appended[: len(whole)]
             since = wanted if end is None else RecordRange("s", wanted.stream_id, end, wanted.end)
@@ -91,7 +94,7 @@ async def test_at_any_moment_what_is_there_is_a_beginning_and_two_looks_one_behi
             end = wanted.end
             assert seen == whole
         await writing
-        [wanted] = (await settle_records(place, ALL)).ranges
+        [wanted] = (await resolve_records(place, ALL)).ranges
         assert await read(place, (wanted,)) == appended
     await other.close()
 
@@ -99,20 +102,19 @@ async def test_at_any_moment_what_is_there_is_a_beginning_and_two_looks_one_behi
 @scenario()
 async def test_each_bound_is_found_where_a_reader_would_begin(cluster: MemoryCluster, client: Client) -> None:
     place = place_of(client)
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=1024)
+    async with one_stream(client, roll_bytes=1024) as streams:
         async with await streams.writer("s") as writer:
             for start in range(0, 100, 5):
                 await writer.append_many(lines(5, start))
         positions = [str(record.position) async for record in streams.reader("s", follow=False)]
         for at in (0, 1, 4, 5, 37, 99):
             for text in (positions[at], f"sequence:{at}"):
-                bounds = bounds_of("default", "s", None, parse_place(text), None)
-                assert await read(place, (await settle_records(place, bounds)).ranges) == lines(100 - at, at)
-                bounds = bounds_of("default", "s", None, None, parse_place(text))
-                assert await read(place, (await settle_records(place, bounds)).ranges) == lines(at)
-        head = await Streams(place).catalog.find("default", "s")
-        found = Streams(place)
+                bounds = bounds_of("default", "s", None, parse_bound(text), None)
+                assert await read(place, (await resolve_records(place, bounds)).ranges) == lines(100 - at, at)
+                bounds = bounds_of("default", "s", None, None, parse_bound(text))
+                assert await read(place, (await resolve_records(place, bounds)).ranges) == lines(at)
+        head = await StreamResolver(place).catalog.find("default", "s")
+        found = StreamResolver(place)
         latest = await found.latest(head)
         begin = await found.at(head, Start.sequence(33), latest)
         assert (begin.sequence, latest.sequence) == (33, 100)
@@ -126,17 +128,16 @@ async def test_each_bound_is_found_where_a_reader_would_begin(cluster: MemoryClu
 
 
 @scenario()
-async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
+async def test_a_bound_in_bytes_does_not_wait_for_ever_for_deleted_records(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Nobody knows how large it was; whoever reads the micro-batch is told that it is gone."""
+    """Its size is unknown; the micro-batch reports the loss."""
     place = place_of(client)
-    options = ReadOptions(Place("sim:", None), records=ALL, max_bytes_per_trigger=100)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    options = ReadOptions(LocationOptions("sim:", None), records=ALL, max_bytes_per_trigger=100)
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(5))
-        head = await Streams(place).catalog.find("default", "s")
+        head = await StreamResolver(place).catalog.find("default", "s")
         for segment in head.segments:
             await client.delete_ledger(segment.ledger_id, force=True)
         reader = following(options)
@@ -148,44 +149,21 @@ async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
 
 
 @scenario()
-async def test_a_bound_in_records_goes_on_over_what_is_lost(cluster: MemoryCluster, client: Client) -> None:
-    place = place_of(client)
-    options = ReadOptions(Place("sim:", None), records=ALL, max_entries_per_trigger=3, fail_on_data_loss=False)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        for start in (0, 10):
-            async with await streams.writer("s") as writer:
-                await writer.append_many(lines(10, start))
-        head = await Streams(place).catalog.find("default", "s")
-        await client.delete_ledger(head.segments[0].ledger_id, force=True)
-        reader, seen, gaps = following(options), list[bytes](), list[tuple[str, int | None, int | None]]()
-        offset = await reader._began(place)
-        while (behind := await reader._advanced(place, offset, bounded=True)) is not offset:
-            wanted, offset = behind.since(offset), behind
-            plan = await plan_records(place, wanted, fail=False)
-            gaps += [(gap.kind, gap.first, gap.last) for gap in plan.gaps]
-            seen += [] if plan.gaps else await read(place, wanted)
-        assert gaps == [("lost", 0, 9)]
-        assert seen == lines(10, 10)
-
-
-@scenario()
-async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
+async def test_a_query_that_read_all_of_a_stream_misses_nothing_after_it_expired(
     cluster: MemoryCluster, client: Client
 ) -> None:
     place = place_of(client)
-    async with StreamStore(client) as streams:
-        await streams.create("s", retention="30s")
+    async with one_stream(client, retention="30s") as streams:
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(5))
-        reader = following(ReadOptions(Place("sim:", None), records=ALL))
+        reader = following(ReadOptions(LocationOptions("sim:", None), records=ALL))
         began = await reader._began(place)
         offset = await reader._advanced(place, began, bounded=False)
         await cluster.world.clock.sleep(60)
         assert await streams.keep() == 0
         assert (await streams.info("s")).first_sequence == 5
         quiet = await reader._advanced(place, offset, bounded=False)
-        assert not (await plan_records(place, quiet.since(offset), fail=True)).stretches
+        assert not (await plan_records(place, quiet.since(offset), fail=True)).planned_ranges
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(5, 5))
         end = await reader._advanced(place, quiet, bounded=False)
@@ -196,67 +174,32 @@ async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
 
 
 @scenario()
-async def test_a_bound_in_what_is_lost_is_a_place_where_whoever_reads_is_told(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    place = place_of(client)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        for start in (0, 10, 20):
-            async with await streams.writer("s") as writer:
-                await writer.append_many(lines(10, start))
-        positions = [str(record.position) async for record in streams.reader("s", follow=False)]
-        head = await Streams(place).catalog.find("default", "s")
-        await client.delete_ledger(head.segments[1].ledger_id, force=True)
-        for text in ("sequence:13", positions[13]):
-            begin, end = parse_place(text), parse_place(text)
-            since = await settle_records(place, bounds_of("default", "s", None, begin, None))
-            until = await settle_records(place, bounds_of("default", "s", None, None, end))
-            plan = await plan_records(place, since.ranges, fail=False)
-            assert [(gap.kind, gap.last) for gap in plan.gaps] == [("lost", 19)]
-            with pytest.raises(DataMissing):
-                await plan_records(place, since.ranges, fail=True)
-            plan = await plan_records(place, until.ranges, fail=False)
-            assert len(plan.stretches) == 1
-            assert [(gap.kind, gap.first, gap.last) for gap in plan.gaps] == [("lost", 10, 19)]
-            following_ = following(
-                ReadOptions(Place("sim:", None), records=bounds_of("default", "s", None, begin, None))
-            )
-            began = await following_._began(place)
-            end_ = await following_._advanced(place, began, bounded=False)
-            assert [gap.kind for gap in (await plan_records(place, end_.since(began), fail=False)).gaps] == ["lost"]
-
-
-@scenario()
 async def test_a_stream_whose_end_is_lost_is_said_to_be_so(cluster: MemoryCluster, client: Client) -> None:
     place = place_of(client)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        async with await streams.writer("s") as writer:
-            await writer.append_many(lines(5))
-            head = await Streams(place).catalog.find("default", "s")
-            [segment] = head.open_segments
-            await client.delete_ledger(segment.ledger_id, force=True)
-            with pytest.raises(DataMissing, match=f"ledger {segment.ledger_id}"):
-                await settle_records(place, ALL)
-            writer.abandon()
+    async with one_stream(client) as streams, await streams.writer("s") as writer:
+        await writer.append_many(lines(5))
+        head = await StreamResolver(place).catalog.find("default", "s")
+        [segment] = head.open_segments
+        await client.delete_ledger(segment.ledger_id, force=True)
+        with pytest.raises(DataMissing, match=f"ledger {segment.ledger_id}"):
+            await resolve_records(place, ALL)
+        writer.abandon()
 
 
 @scenario()
 async def test_a_query_does_not_begin_before_what_it_asks_for(cluster: MemoryCluster, client: Client) -> None:
     place = place_of(client)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             await writer.append_many(Outgoing(line, 1000 + at) for at, line in enumerate(lines(5)))
 
         async def begun(text: str) -> int:
-            bounds = bounds_of("default", "s", None, parse_place(text), None)
-            began = await following(ReadOptions(Place("sim:", None), records=bounds))._began(place)
+            bounds = bounds_of("default", "s", None, parse_bound(text), None)
+            began = await following(ReadOptions(LocationOptions("sim:", None), records=bounds))._began(place)
             return next(iter(began.streams.values())).sequence
 
         for text in ("sequence:6", "9000-01-01T00:00:00Z"):
-            with pytest.raises(InvalidArgument, match=r"startingPosition .* of stream s"):
+            with pytest.raises(InvalidArgument, match=r"startingPosition .* stream s"):
                 await begun(text)
         assert await begun("sequence:5") == 5, "the one that comes next"
         # Later than what is there: what comes next is later still.
@@ -275,7 +218,7 @@ async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluste
             await streams.create(another)
             async with await streams.writer(another) as writer:
                 await writer.append_many(lines(5))
-            reader = following(ReadOptions(Place("sim:", None), records=bounds))
+            reader = following(ReadOptions(LocationOptions("sim:", None), records=bounds))
             began = await reader._began(place)
             offset = await reader._advanced(place, began, bounded=False)
             await streams.rename(another, f"b/{another}")
@@ -284,7 +227,7 @@ async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluste
             end = await reader._advanced(place, offset, bounded=True)
             assert await read(place, end.since(offset)) == lines(5, 5)
             # A query that ends with what is there began when the stream had its new name.
-            once = following(ReadOptions(Place("sim:", None), records=bounds))
+            once = following(ReadOptions(LocationOptions("sim:", None), records=bounds))
             once._target = await once._ends(place)
             end = await once._advanced(place, offset, bounded=False)
             assert await read(place, end.since(offset)) == lines(5, 5)
@@ -298,25 +241,24 @@ async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluste
 
 
 @scenario()
-async def test_who_begins_behind_all_that_was_truncated_since_misses_nothing(
+async def test_a_query_that_starts_behind_all_truncated_records_misses_nothing(
     cluster: MemoryCluster, client: Client
 ) -> None:
     place = place_of(client)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         for start in (0, 5):
             async with await streams.writer("s") as writer:
                 await writer.append_many(lines(5, start))
-        head = await Streams(place).catalog.find("default", "s")
+        head = await StreamResolver(place).catalog.find("default", "s")
         first, second = head.segments
         assert first.end is not None
         behind = Start.at(Position(first.number, first.end.last_entry + 1, 0, tag=head.tag))
         bounds = replace(ALL, start=behind)
-        token = str(await settle_records(place, bounds))
+        token = str(await resolve_records(place, bounds))
         await streams.truncate("s", before=Position(second.number, 0, 0, tag=head.tag))
         known = RecordSnapshot.of_json(json.loads(token))
         assert await read(place, known.ranges) == lines(5, 5)
-        # Of a position alone nobody knows any more whether there was a record.
-        bare = (await settle_records(place, bounds)).ranges
+        # A position alone does not show whether there was a record.
+        bare = (await resolve_records(place, bounds)).ranges
         with pytest.raises(StreamGap, match="whether any are missing is not known"):
             await plan_records(place, bare, fail=True)

@@ -1,4 +1,4 @@
-"""Reads that do not wait for one slow replica: when the next one is asked, who wins, and what is said if all fail."""
+"""Speculative reads: when the next replica is asked, which answer wins, and what is reported if all fail."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.client.reader.pace import MOST_SECONDS
-from tallybook.core.config import ClientSettings
+from tallybook.client.reader.speculation import MAX_WAIT_SECONDS
 from tallybook.core.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, RequestTimeout
+from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
+
+from .parts import written_ledger
 
 WARM_UP = 16
 """Reads after which the pace is known."""
 
 
 class Shelf:
-    """A closed ledger of 50 entries on three bookies, who was asked for what and when, and how slowly they answer."""
+    """A closed ledger of 50 entries on three bookies, with recorded requests and configurable delays."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
@@ -30,8 +32,7 @@ class Shelf:
         self.slow: dict[str, float] = {}
 
     async def fill(self, client: Client, *, write_quorum: int = 3) -> int:
-        async with await client.create_ledger(write_quorum=write_quorum, ack_quorum=write_quorum) as ledger:
-            await ledger.append_many(lines(50))
+        ledger = await written_ledger(client, 50, close=True, write_quorum=write_quorum, ack_quorum=write_quorum)
         self.names = ledger.metadata.last_fragment.bookies
         for name in self.names:
             self.cluster.bookies[name].gate = self._gate(name)
@@ -48,7 +49,7 @@ class Shelf:
         return gate
 
     async def warmed_up(self, client: Client, ledger_id: int) -> LedgerReader:
-        """A reader that knows how fast answers are: within the 20 ms of the setting."""
+        """A reader that has measured latencies below the 20 ms of the setting."""
         reader = await client.open_ledger(ledger_id)
         for _ in range(WARM_UP):
             await reader.read_entry(1)
@@ -58,7 +59,7 @@ class Shelf:
 
     @property
     def who(self) -> list[str]:
-        """Who was asked, in order."""
+        """The bookies that were asked, in order."""
         return [name for name, _ in self.asked]
 
 
@@ -173,7 +174,7 @@ async def test_c36_a_reader_that_knows_nothing_yet_waits_longest(cluster: Memory
     shelf.slow = {first: 3.0}
     await reader.read_entry(7)
     assert shelf.who == [first, second]
-    assert shelf.asked[1][1] - shelf.asked[0][1] == pytest.approx(MOST_SECONDS, abs=0.005)
+    assert shelf.asked[1][1] - shelf.asked[0][1] == pytest.approx(MAX_WAIT_SECONDS, abs=0.005)
 
 
 @scenario()

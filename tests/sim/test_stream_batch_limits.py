@@ -1,4 +1,4 @@
-"""Bookies that take smaller batches than a stream's writer makes of its records: only what fits no entry is refused."""
+"""Bookies with smaller batch limits than a stream writer's batches: only records too large for an entry are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tallybook.core.errors import EntryTooLarge, Outcome
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import Outgoing, PendingRecord, StreamStore
-from tallybook.stream.compression import Compression
+from tallybook.stream.records.compression import Compression
+
+from .parts import one_stream
 
 LIMIT = 400
 """Less than the 1,024 bytes that the client of a scenario makes of a batch."""
@@ -24,7 +26,7 @@ def limit_all(cluster: MemoryCluster, limit: int = LIMIT) -> None:
 
 
 async def back_smaller(cluster: MemoryCluster, client: Client) -> None:
-    """A member of the ensemble is restarted with a smaller ``journal.max_commit_bytes``, and the client has met it."""
+    """Restart an ensemble member with a smaller ``journal.max_commit_bytes``; the client is connected to it."""
     bookie = cluster.bookies["bookie-1"]
     bookie.kill()
     bookie.max_batch_bytes = LIMIT
@@ -33,14 +35,14 @@ async def back_smaller(cluster: MemoryCluster, client: Client) -> None:
 
 
 async def read(streams: StreamStore) -> list[tuple[bytes, str]]:
-    """Every record of the stream, with its position; they are numbered without a gap."""
+    """All records of the stream with their positions; checks that sequence numbers have no gaps."""
     records = [record async for record in streams.reader("s", follow=False)]
     assert [record.sequence for record in records] == [*range(len(records))]
     return [(record.payload, str(record.position)) for record in records]
 
 
 async def settled(pending: list[PendingRecord]) -> list[str]:
-    """The position of each record, or the error, with its outcome."""
+    """Position of each record, or the error with its outcome."""
     found = []
     for each in pending:
         try:
@@ -58,8 +60,7 @@ async def test_the_first_burst_of_a_client_is_cut_to_what_its_bookies_take(
     cluster: MemoryCluster, client: Client
 ) -> None:
     limit_all(cluster)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             positions = await asyncio.gather(*map(writer.append, lines(100)))
             assert len([each async for each in streams.segments("s")]) == 1, "none has failed"
@@ -96,8 +97,7 @@ def test_records_that_gathered_for_larger_bookies_are_cut_at_their_borders(compr
 async def test_a_record_that_bookies_do_not_take_any_more_is_refused_before_it_is_taken(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             await writer.append(b"first")
             await back_smaller(cluster, client)
@@ -110,12 +110,11 @@ async def test_a_record_that_bookies_do_not_take_any_more_is_refused_before_it_i
 
 
 @scenario()
-async def test_a_record_that_fits_no_entry_is_refused_by_itself_and_the_writer_goes_on(
+async def test_a_record_that_fits_no_entry_is_refused_alone_and_the_writer_continues(
     cluster: MemoryCluster, client: Client
 ) -> None:
     limit_all(cluster)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             payloads = [b"of client A", LARGE, *lines(20), LARGE, b"of client B"]
             sent = [writer.append_nowait(payload, dedup_id=b"%d" % at) for at, payload in enumerate(payloads)]
@@ -165,8 +164,7 @@ async def test_what_a_segment_took_that_has_failed_is_cut_or_refused_in_the_next
 @scenario()
 async def test_a_set_that_fits_no_entry_any_more_is_refused_whole(cluster: MemoryCluster, client: Client) -> None:
     limit_all(cluster)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             together = asyncio.ensure_future(writer.append_set([b"y" * 200] * 4))
             behind = asyncio.ensure_future(writer.append_set(lines(3)))
@@ -182,8 +180,7 @@ async def test_of_many_records_of_which_one_is_refused_it_is_not_said_that_none_
     cluster: MemoryCluster, client: Client
 ) -> None:
     limit_all(cluster)
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             with pytest.raises(EntryTooLarge) as told:
                 await writer.append_many([b"before", LARGE, b"behind"])
@@ -192,12 +189,11 @@ async def test_of_many_records_of_which_one_is_refused_it_is_not_said_that_none_
 
 
 @pytest.mark.parametrize("how", ["flush", "close"])
-def test_a_refusal_that_nobody_was_told_of_is_told_by_what_waits_for_all(how: str) -> None:
+def test_an_unreported_refusal_is_reported_by_the_call_that_waits_for_all(how: str) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         limit_all(cluster)
-        async with StreamStore(client) as streams:
-            await streams.create("s")
+        async with one_stream(client) as streams:
             writer = await streams.writer("s")
             for payload in (b"before", LARGE, b"behind"):
                 writer.append_nowait(payload)

@@ -1,4 +1,4 @@
-"""What is watched of streams in a simulated cluster: each thing that must not be is noticed, and nothing else."""
+"""The stream checker of the simulation: it detects each planted violation, and reports no others."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from dataclasses import replace
 import pytest
 
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.history import Outcome
-from tallybook.sim.stream_check import check_streams
-from tallybook.sim.stream_history import Advances, Attempt, Missing, Seen, StreamHistory, StreamReading
-from tallybook.sim.stream_swarm import small_limits
-from tallybook.sim.swarm import swarm_of, swarm_of_seed
+from tallybook.sim.faults.run_configuration import configuration_of_seed, draw_configuration
+from tallybook.sim.faults.stream_configuration import small_limits
+from tallybook.sim.oracle.stream_check import check_streams
+from tallybook.sim.workload.history import OperationOutcome
+from tallybook.sim.workload.stream_history import (
+    AppendAttempt,
+    ReadGap,
+    ReadRecord,
+    StreamHistory,
+    StreamReading,
+    SubscriptionProgress,
+)
 from tallybook.stream import Cursor, Position, Start, head
 
 TAG = "5f0c9a21"
 
 
 class Told:
-    """A stream of two writers, as correct clients tell of it; a test changes one thing."""
+    """A correct history of a stream with two writers; each test changes one thing."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.history = StreamHistory(lambda: self.seconds, dedup_records=100)
-        self.story = self.history.story(TAG)
-        self.first = self.history.writing("producer-0.0", TAG, 0.0)
+        self.facts = self.history.facts_of(TAG)
+        self.first = self.history.writer_session("producer-0.0", TAG, 0.0)
         self.attempts = [
             self.first.append(b"producer-0/1/", identified=True),
             self.first.append(b"producer-0/2/", identified=True),
@@ -34,7 +41,7 @@ class Told:
             self.first.append(b"producer-0/5/", condition=(1, 2, 1)),
         ]
         self.seconds = 5.0
-        self.second = self.history.writing("producer-1.0", TAG, 4.0)
+        self.second = self.history.writer_session("producer-1.0", TAG, 4.0)
         self.attempts += [self.second.append(b"producer-1/1/"), self.second.append(b"producer-1/2/")]
         places = [(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1), (1, 3, 0), (2, 0, 0), (2, 0, 1)]
         self.records = []
@@ -43,22 +50,22 @@ class Told:
             attempt.sent = True
             self.records.append(self.seen(attempt, sequence))
         self.final = self.read("auditor")
-        self.story.final = self.final
+        self.facts.final = self.final
 
-    def seen(self, attempt: Attempt, sequence: int) -> Seen:
-        """An attempt's record, as it is read."""
+    def seen(self, attempt: AppendAttempt, sequence: int) -> ReadRecord:
+        """The record of an attempt, as it is read."""
         assert attempt.place is not None
-        return Seen(attempt.place, sequence, attempt.payload, attempt.key, 1000 + sequence, None)
+        return ReadRecord(attempt.place, sequence, attempt.payload, attempt.key, 1000 + sequence, None)
 
     def read(self, actor: str, start: Start | None = None, first: int = 0) -> StreamReading:
-        """Somebody reads the stream from a record on."""
+        """A reading of the stream from a record on."""
         reading = self.history.reading(actor, start or Start.earliest())
         reading.tag, reading.last_at = TAG, self.seconds
         reading.items = list(self.records[first:])
         return reading
 
     def swap(self, one: int, other: int) -> None:
-        """Two records have changed places."""
+        """Two records are swapped."""
         items, places = self.final.items, [self.records[one].place, self.records[other].place]
         items[one], items[other] = (
             items[other]._replace(place=places[0], sequence=one),
@@ -68,13 +75,13 @@ class Told:
             at.place = record.place
 
     def without(self, *gone: int) -> None:
-        """These records are not there, and those behind them have their numbers."""
+        """These records are missing, and later ones have their sequence numbers."""
         left = [record for at, record in enumerate(self.records) if at not in gone]
         self.final.items = [record._replace(sequence=at) for at, record in enumerate(left)]
 
 
 def invariants(told: Told) -> set[str]:
-    """Which are broken."""
+    """The violated invariants."""
     return {violation.invariant for violation in check_streams(told.history)}
 
 
@@ -106,7 +113,7 @@ def out_of_order(told: Told) -> None:
 
 
 def hole(told: Told) -> None:
-    told.attempts[1].outcome, told.attempts[1].place = Outcome.UNKNOWN, None
+    told.attempts[1].outcome, told.attempts[1].place = OperationOutcome.UNKNOWN, None
     told.without(1)
 
 
@@ -121,7 +128,7 @@ def newer_writer_first(told: Told) -> None:
 
 
 def half_a_set(told: Told) -> None:
-    told.attempts[3].outcome, told.attempts[3].place = Outcome.UNKNOWN, None
+    told.attempts[3].outcome, told.attempts[3].place = OperationOutcome.UNKNOWN, None
     told.attempts[4].condition = (1, 2, 0)
     told.without(3)
 
@@ -145,12 +152,12 @@ def jump(told: Told) -> None:
     told.read("follower").items.pop(3)
 
 
-def gap_that_nobody_made(told: Told) -> None:
-    told.read("follower").items[:2] = [Missing(False, 0, 2, "record 0 to record 1 was truncated")]
+def unexplained_gap(told: Told) -> None:
+    told.read("follower").items[:2] = [ReadGap(False, 0, 2, "record 0 to record 1 was truncated")]
 
 
 def loss_told(told: Told) -> None:
-    told.read("follower").items[:2] = [Missing(True, 0, 2, "record 0 to record 1 is lost")]
+    told.read("follower").items[:2] = [ReadGap(True, 0, 2, "record 0 to record 1 is lost")]
 
 
 def begins_elsewhere(told: Told) -> None:
@@ -171,12 +178,12 @@ def passes_over_what_fits(told: Told) -> None:
 
 
 def stranger(told: Told) -> None:
-    told.final.items.append(Seen((2, 1, 0), 7, b"producer-9/1/", b"9/0", 0, None))
+    told.final.items.append(ReadRecord((2, 1, 0), 7, b"producer-9/1/", b"9/0", 0, None))
 
 
 def kept_for_too_short(told: Told) -> None:
     told.history.retention_s = 60.0
-    told.read("follower").items[:2] = [Missing(False, 0, 2, "record 0 to record 1 was truncated")]
+    told.read("follower").items[:2] = [ReadGap(False, 0, 2, "record 0 to record 1 was truncated")]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +203,7 @@ def kept_for_too_short(told: Told) -> None:
         (condition_broken, "S6"),
         (another_for_others, "S7"),
         (jump, "S7"),
-        (gap_that_nobody_made, "S7"),
+        (unexplained_gap, "S7"),
         (kept_for_too_short, "S7"),
         (begins_elsewhere, "S7"),
         (begins_late, "S7"),
@@ -222,19 +229,19 @@ def read_in_every_way(told: Told) -> None:
 
 
 def truncated(told: Told) -> None:
-    told.story.given_up, told.story.first_sequence = 2, 2
+    told.facts.truncated_before, told.facts.first_sequence = 2, 2
     del told.final.items[:2]
-    told.read("follower").items[:2] = [Missing(False, 0, 2, "record 0 to record 1 was truncated")]
+    told.read("follower").items[:2] = [ReadGap(False, 0, 2, "record 0 to record 1 was truncated")]
 
 
 def too_old(told: Told) -> None:
     told.history.retention_s = 4.0
-    told.story.first_sequence = 2
+    told.facts.first_sequence = 2
     del told.final.items[:2]
 
 
 def begins_by_time_behind_what_is_too_old(told: Told) -> None:
-    """The times of records need not ascend: the last one before the place is young, and does not fit."""
+    """Timestamps need not ascend: the last record before the position is recent, and does not match."""
     told.history.retention_s = 4.0
     told.records[5] = told.final.items[5] = told.records[5]._replace(timestamp_ms=10)
     told.read("follower", Start.timestamp(1002), 6)
@@ -255,7 +262,7 @@ def again_and_known(told: Told) -> None:
 
 def again_and_too_old_to_be_read(told: Told) -> None:
     told.history.retention_s = 4.0
-    told.story.first_sequence = 5
+    told.facts.first_sequence = 5
     del told.read("follower").items[1:]
     del told.final.items[:5]
     again = told.second.append(b"producer-0/2/", identified=True)
@@ -289,13 +296,13 @@ def test_what_may_be_is_not_taken_for_wrong(change: Callable[[Told], None]) -> N
 BEHIND, STORED, WANTED = (Cursor(Position(1, entry, 0, TAG), after=True) for entry in (1, 2, 3))
 
 
-def advanced() -> Advances:
-    advances = Advances()
-    advances.tell(Cursor(Position(1, 0, 0, TAG), after=False), 0)
+def advanced() -> SubscriptionProgress:
+    advances = SubscriptionProgress()
+    advances.advance_stored(Cursor(Position(1, 0, 0, TAG), after=False), 0)
     for cursor in (BEHIND, STORED):
-        advances.want(cursor)
-        advances.tell(cursor, 0)
-    advances.want(WANTED)
+        advances.advance_requested(cursor)
+        advances.advance_stored(cursor, 0)
+    advances.advance_requested(WANTED)
     return advances
 
 
@@ -304,48 +311,48 @@ def test_a_subscription_goes_neither_back_nor_ahead() -> None:
     promise = advances.promised()
     assert advances.problem(promise, STORED) == advances.problem(promise, WANTED) == ""
     assert "was stored to be after 1-2-0" in advances.problem(promise, BEHIND)
-    assert "nobody was beyond" in advances.problem(promise, Cursor(Position(2, 0, 0, TAG), after=True))
+    assert "no reader was beyond" in advances.problem(promise, Cursor(Position(2, 0, 0, TAG), after=True))
 
 
 def test_a_subscription_that_is_set_back_may_begin_anywhere_until_that_is_done() -> None:
     advances = advanced()
     asked_before = advances.promised()
-    turn = advances.begin_anew()
+    epoch = advances.begin_reset()
     assert advances.problem(asked_before, BEHIND) == advances.problem(advances.promised(), BEHIND) == ""
-    advances.end_anew(turn, done=True, cursor=BEHIND)
+    advances.end_reset(epoch, done=True, cursor=BEHIND)
     assert advances.problem(asked_before, BEHIND) == advances.problem(advances.promised(), BEHIND) == ""
     assert "was stored" in advances.problem(advances.promised(), Cursor(Position(1, 0, 0, TAG), after=True))
-    advances.tell(STORED, asked_before.turn)
+    advances.advance_stored(STORED, asked_before.epoch)
     assert not advances.problem(advances.promised(), BEHIND), "a reader was told that, which was fenced since"
 
 
 def test_a_subscription_of_which_it_is_not_known_that_it_was_set_back_may_begin_anywhere() -> None:
     advances = advanced()
-    advances.end_anew(advances.begin_anew(), done=False, cursor=None)
+    advances.end_reset(advances.begin_reset(), done=False, cursor=None)
     assert not advances.problem(advances.promised(), BEHIND)
 
 
 def test_of_two_that_set_a_subscription_back_at_once_either_may_have_been_the_last() -> None:
     for first_done in (0, 1):
         advances = advanced()
-        turns = [advances.begin_anew(), advances.begin_anew()]
+        epochs = [advances.begin_reset(), advances.begin_reset()]
         cursors = (BEHIND, STORED)
         for each in (first_done, 1 - first_done):
-            advances.end_anew(turns[each], done=True, cursor=cursors[each])
+            advances.end_reset(epochs[each], done=True, cursor=cursors[each])
         assert not advances.problem(advances.promised(), BEHIND)
 
 
 def test_some_runs_have_streams_and_the_others_of_the_same_seeds_do_not_change_for_it() -> None:
-    swarms = [swarm_of(SeededRng(seed).fork("swarm")) for seed in range(100)]
-    assert 20 < sum(swarm.streams is not None for swarm in swarms) < 50
-    assert any(swarm.archive is not None for swarm in swarms if swarm.streams is not None)
-    plain = next(swarm for swarm in swarms if swarm.streams is None)
+    configs = [draw_configuration(SeededRng(seed).fork("swarm")) for seed in range(100)]
+    assert 20 < sum(config.streams is not None for config in configs) < 50
+    assert any(config.archive is not None for config in configs if config.streams is not None)
+    plain = next(config for config in configs if config.streams is None)
     assert plain.client_settings().max_entry_bytes == replace(plain, streams=None).client_settings().max_entry_bytes
 
 
 def test_limits_that_are_lowered_for_a_run_are_what_they_were_after_it() -> None:
-    swarm = next(found for seed in range(100) if (found := swarm_of_seed(seed).streams) is not None)
+    config = next(found for seed in range(100) if (found := configuration_of_seed(seed).streams) is not None)
     before = head.MAX_SEGMENTS
-    with small_limits(swarm):
-        assert swarm.head_segments == head.MAX_SEGMENTS
+    with small_limits(config):
+        assert config.head_segments == head.MAX_SEGMENTS
     assert before == head.MAX_SEGMENTS

@@ -1,4 +1,4 @@
-"""Batches on their way into a stream: there once, whole and in order, wherever whoever brings them is cut off."""
+"""Delivery of batches to a stream: exactly once, complete and in order, wherever the driver dies."""
 
 from __future__ import annotations
 
@@ -13,17 +13,49 @@ from tallybook.core.errors import (
     DataMissing,
     NoSuchStream,
     OutOfOrder,
+    QuotaExceeded,
     StreamEnded,
     StreamOwned,
     TallybookError,
 )
-from tallybook.metadata.commits import commit
-from tallybook.metadata.transactions import read_sink
+from tallybook.metadata.transactions.commit import commit
+from tallybook.metadata.transactions.model import last_committed, read_sink
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.deliveries import Driver, rows
+from tallybook.sim.stage.deliveries import DeliveryDriver, rows
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, Stage, delivered, deliveries_of, staging
+from tallybook.stream.delivery.record import (
+    DELIVERIES,
+    PART,
+    Delivery,
+    DeliveryStage,
+    delivered,
+    deliveries_of,
+    staging,
+)
+
+from .parts import delivering, one_stream
+
+
+async def partly_delivered(driver: DeliveryDriver, number: int, ledgers: list[int], *, most: int) -> list[bytes]:
+    """Cut off the delivery of a batch later and later, until the stream has some of its ``most`` records."""
+    cut = 0.0
+    while not (seen := await driver.payloads()):
+        cut += 0.003
+        assert not await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(number, ledgers)))
+    assert len(seen) < most, "it was cut off"
+    return seen
+
+
+async def until_committed(driver: DeliveryDriver, ledgers: list[int]) -> None:
+    """Cut off the delivery of batch 0 later and later, until it is committed and not at its end."""
+    for number in range(200):
+        work = asyncio.ensure_future(driver.deliver(0, ledgers))
+        assert not await driver.cut_off_after(0.002 * (number + 1), work)
+        last = await read_sink(driver.store, staging(driver.stream_id, "sales", 0).sink)
+        if last.record.last.number == 0:
+            return
+    raise AssertionError("it was never committed")
 
 
 @scenario()
@@ -36,12 +68,12 @@ async def test_a_batch_that_is_cut_off_anywhere_and_run_again_is_there_once_whol
         expected: list[bytes] = []
         rng = cluster.world.rng.fork("cuts")
         for number in range(25):
-            first = await Driver.start(cluster)
+            first = await DeliveryDriver.start(cluster)
             ledgers = await first.stage(number, rows(20, f"{number} first"), rows(9, f"{number} second"))
             work = asyncio.ensure_future(first.deliver(number, ledgers))
             await first.cut_off_after(rng.random() * 0.3, work)
             await first.close()
-            again = await Driver.start(cluster)
+            again = await DeliveryDriver.start(cluster)
             # Spark may make other rows of a batch that it runs again.
             others = await again.stage(number, rows(7, f"{number} again"))
             await again.deliver(number, others)
@@ -65,19 +97,12 @@ async def test_a_batch_that_is_cut_off_anywhere_and_run_again_is_there_once_whol
 async def test_a_batch_is_known_again_though_others_have_written_more_than_any_window_since(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", dedup_records=2)
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client, dedup_records=2) as (streams, driver):
         ledgers = await driver.stage(4, rows(90))
-        cut = 0.0
-        while not await driver.payloads():
-            cut += 0.005
-            await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
-        before = await driver.payloads()
-        assert len(before) < 90, "it was cut off"
+        before = await partly_delivered(driver, 4, ledgers, most=90)
         async with await streams.writer("s") as writer:
             await writer.append_many(rows(50, "other"))
-        # Whoever comes next completes it, for a sink of its own.
+        # The next driver completes it, also one of another sink.
         assert await driver.deliver(0, await driver.stage(0, rows(3, "mine"), sink="other"), sink="other")
         found = await driver.payloads()
         assert [each for each in found if each.startswith(b"row")] == rows(90)
@@ -85,14 +110,12 @@ async def test_a_batch_is_known_again_though_others_have_written_more_than_any_w
         assert found[-3:] == rows(3, "mine")
         assert not await driver.deliver(4, await driver.stage(4, rows(90)))
         assert await driver.payloads() == found
-        await driver.close()
 
 
 @scenario()
-async def test_two_who_deliver_the_same_batch_at_once_deliver_it_once(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        drivers = [await Driver.start(cluster) for _ in range(2)]
+async def test_two_drivers_that_deliver_the_same_batch_deliver_it_once(cluster: MemoryCluster, client: Client) -> None:
+    async with one_stream(client):
+        drivers = [await DeliveryDriver.start(cluster) for _ in range(2)]
         staged = [await each.stage(1, rows(30, f"driver {at}")) for at, each in enumerate(drivers)]
         done = await asyncio.gather(
             *(each.deliver(1, ledgers) for each, ledgers in zip(drivers, staged, strict=True)), return_exceptions=True
@@ -105,12 +128,10 @@ async def test_two_who_deliver_the_same_batch_at_once_deliver_it_once(cluster: M
 
 
 @scenario()
-async def test_a_writer_that_is_there_is_waited_for_and_one_that_goes_on_is_not_fenced(
+async def test_a_living_writer_is_awaited_and_one_that_continues_is_not_fenced(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         ledgers = await driver.stage(0, rows(3))
         writer = await streams.writer("s")
         with pytest.raises(StreamOwned):
@@ -119,16 +140,13 @@ async def test_a_writer_that_is_there_is_waited_for_and_one_that_goes_on_is_not_
         await writer.close()
         assert await driver.deliver(0, ledgers)
         assert await driver.payloads() == [b"mine", *rows(3)]
-        await driver.close()
 
 
 @scenario()
 async def test_what_cannot_be_appended_is_refused_before_it_is_committed(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (_, driver):
         assert await driver.deliver(0, await driver.stage(0, rows(3), txids=(5, 6, 9)), txids=[(5, 9)])
         low = await driver.stage(1, rows(2), txids=(8, 8))
         with pytest.raises(OutOfOrder, match="transaction id 8 comes after 9"):
@@ -138,16 +156,13 @@ async def test_what_cannot_be_appended_is_refused_before_it_is_committed(
         assert await driver.payloads() == [*rows(3), *rows(2, "good")]
         with pytest.raises(Conflict, match="belongs to another writer"):
             await driver.deliver(2, await driver.stage(2, rows(1), owner="new"), owner="new")
-        await driver.close()
 
 
 @scenario()
-async def test_where_records_are_gone_that_may_have_been_of_a_batch_it_is_said_and_not_guessed(
+async def test_if_records_that_may_belong_to_a_batch_are_gone_an_error_is_raised(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=1024)
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client, roll_bytes=1024) as (streams, driver):
         ledgers = await driver.stage(4, rows(200))
         cut = 0.0
         while len(await driver.payloads()) < 30:
@@ -158,71 +173,52 @@ async def test_where_records_are_gone_that_may_have_been_of_a_batch_it_is_said_a
         records = [record async for record in streams.reader("s", follow=False)]
         ids = [at for at, record in enumerate(records) if delivered(record.dedup_id) is not None]
         assert len(ids) > 2
-        # What is left of it still tells how far it had come.
+        # The rest of it still shows its progress.
         await streams.truncate("s", before=records[ids[-2]].position)
         await driver.deliver(4, ledgers)
         assert await driver.payloads() == rows(200)[ids[-2] :]
-        await driver.close()
 
 
 @scenario()
 async def test_a_batch_of_which_nothing_is_left_but_a_gap_is_not_written_twice(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         ledgers = await driver.stage(4, rows(400))
-        cut = 0.0
-        while not (seen := await driver.payloads()):
-            cut += 0.003
-            await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
-        assert len(seen) < 400, "it was cut off"
+        await partly_delivered(driver, 4, ledgers, most=400)
         async with await streams.writer("s") as writer:
             behind = await writer.append(b"behind")
         await streams.truncate("s", before=behind)
-        with pytest.raises(DataMissing, match="how much of batch 4 is there cannot be told"):
+        with pytest.raises(DataMissing, match="unknown how much of batch 4 is there"):
             await driver.deliver(4, ledgers)
         assert await driver.deliver(0, await driver.stage(0, rows(1), sink="other"), sink="other"), "others go on"
         assert await driver.payloads() == [b"behind", *rows(1)]
-        await driver.close()
 
 
 @scenario()
 async def test_with_its_stream_a_delivery_goes(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         assert await driver.deliver(0, await driver.stage(0, rows(3)))
-        assert await driver.words(DELIVERIES)
+        assert await driver.record_names(DELIVERIES)
         late = await driver.stage(1, rows(3))
         await streams.delete("s")
-        assert await driver.words(DELIVERIES) == await driver.words("sinks/") == []
+        assert await driver.record_names(DELIVERIES) == await driver.record_names("sinks/") == []
         with pytest.raises(NoSuchStream):
             await driver.deliver(1, late)
         await streams.create("s")
         with pytest.raises(NoSuchStream, match="there is another one of its name"):
             await driver.deliver(1, late)
         assert await driver.payloads() == []
-        await driver.close()
 
 
 @scenario()
 async def test_a_batch_whose_driver_died_after_the_commit_is_completed_by_the_keeper(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", dedup_records=1)
-        driver = await Driver.start(cluster)
+    async with one_stream(client, dedup_records=1) as streams:
+        driver = await DeliveryDriver.start(cluster)
         staged = await driver.stage(0, rows(300), rows(300, "later"))
-        done = False
-        for number in range(200):
-            work = asyncio.ensure_future(driver.deliver(0, staged))
-            done = await driver.cut_off_after(0.002 * (number + 1), work)
-            last = await read_sink(driver.store, staging(driver.stream_id, "sales", 0).sink)
-            if last.record.last.number == 0:
-                break
-        assert not done, "cut off between the commit and the end"
+        await until_committed(driver, staged)
         await driver.close()
         await cluster.world.clock.sleep(20)
         assert await streams.keep() == 0
@@ -236,12 +232,10 @@ async def test_a_batch_whose_driver_died_after_the_commit_is_completed_by_the_ke
 
 
 @scenario()
-async def test_the_keeper_does_not_take_a_stream_from_who_is_bringing_a_batch(
+async def test_the_janitor_does_not_take_a_stream_from_a_driver_that_delivers(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         staged = await driver.stage(0, rows(900))
         work = asyncio.ensure_future(driver.deliver(0, staged))
         kept = []
@@ -251,31 +245,24 @@ async def test_the_keeper_does_not_take_a_stream_from_who_is_bringing_a_batch(
         assert await work
         assert set(kept) == {0}
         assert await driver.payloads() == rows(900)
-        await driver.close()
 
 
 @scenario()
-async def test_a_batch_that_can_never_be_appended_keeps_nobody_else_from_the_stream(
+async def test_a_batch_that_can_never_be_appended_does_not_block_the_stream(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Its driver died behind the commit, and before it is completed somebody appends a higher transaction id."""
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    """The driver dies after the commit; another writer appends a higher transaction id before the delivery."""
+    async with one_stream(client) as streams:
+        driver = await DeliveryDriver.start(cluster)
         staged = await driver.stage(0, rows(300), txids=range(300))
-        for number in range(200):
-            work = asyncio.ensure_future(driver.deliver(0, staged))
-            assert not await driver.cut_off_after(0.002 * (number + 1), work)
-            last = await read_sink(driver.store, staging(driver.stream_id, "sales", 0).sink)
-            if last.record.last.number == 0:
-                break
+        await until_committed(driver, staged)
         await driver.close()
         async with await streams.writer("s") as writer:
             await writer.append(b"high", txid=10_000)
-        other = await Driver.start(cluster)
+        other = await DeliveryDriver.start(cluster)
         assert await other.deliver(0, await other.stage(0, rows(2, "mine"), sink="other"), sink="other")
         assert (await other.payloads())[-2:] == rows(2, "mine")
-        with pytest.raises(OutOfOrder, match=r"batch 0 of sink sales.*under another name of the sink"):
+        with pytest.raises(OutOfOrder, match=r"batch 0 of sink sales.*use another sink name"):
             await other.deliver(0, staged)
         await other.close()
         segments = (await streams.info("s")).segments
@@ -287,9 +274,7 @@ async def test_a_batch_that_can_never_be_appended_keeps_nobody_else_from_the_str
 async def test_how_far_a_batch_is_is_not_looked_for_in_another_stream_that_has_the_name_by_now(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         staged = await driver.stage(0, rows(9))
         assert await driver.deliver(0, staged)
         async with await streams.writer("s") as writer:
@@ -297,34 +282,26 @@ async def test_how_far_a_batch_is_is_not_looked_for_in_another_stream_that_has_t
             await streams.create("s")
             with pytest.raises(NoSuchStream, match="was renamed"):
                 await driver.deliveries._reached(writer, Delivery(0, 0), set(staged))
-        await driver.close()
 
 
 @scenario()
-async def test_what_was_committed_for_a_stream_that_was_deleted_by_then_is_deleted_too(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+async def test_a_batch_committed_for_a_deleted_stream_is_deleted_too(cluster: MemoryCluster, client: Client) -> None:
+    async with delivering(cluster, client) as (streams, driver):
         staged = await driver.stage(0, rows(9))
         await streams.delete("s")
         # What is left of ``deliver`` where the writer does not know it yet.
         await driver.store.write_record(deliveries_of(driver.stream_id) + "sales", Delivery(0, 0).encode(), None)
         assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 0), staged)
         assert await streams.keep() == 0
-        assert await driver.words(DELIVERIES) == await driver.words("sinks/") == []
+        assert await driver.record_names(DELIVERIES) == await driver.record_names("sinks/") == []
         assert not set(staged) & {ledger_id async for ledger_id in client.list_ledgers()}
-        await driver.close()
 
 
 @scenario()
-async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_announced(
+async def test_a_batch_of_another_owner_does_not_replace_an_announced_one(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         assert await driver.deliver(0, await driver.stage(0, rows(2), owner="old"), owner="old")
         staged = await driver.stage(1, rows(9, "first"), owner="old")
         async with await streams.writer("s") as writer:
@@ -336,28 +313,42 @@ async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_a
         again = await driver.stage(1, rows(9, "again"), owner="old")
         assert not await driver.deliver(1, again, owner="old")
         assert await driver.payloads() == [*rows(2), *rows(9, "first")]
-        await driver.close()
 
 
 @scenario()
-async def test_a_batch_that_was_cut_off_before_its_stream_was_ended_is_given_up_and_told(
+async def test_a_batch_interrupted_before_its_stream_was_ended_is_given_up_and_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        driver = await Driver.start(cluster)
+    async with delivering(cluster, client) as (streams, driver):
         staged = await driver.stage(0, rows(900))
-        cut = 0.0
-        while not (seen := await driver.payloads()):
-            cut += 0.003
-            assert not await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(0, staged)))
-        assert len(seen) < 900, "it was cut off"
+        await partly_delivered(driver, 0, staged, most=900)
         async with await streams.writer("s") as writer:
             await writer.end_stream()
         assert await streams.keep() == 0
         record = await driver.store.read_record(deliveries_of(driver.stream_id) + "sales", linearizable=True)
         assert record is not None
-        assert Delivery.decode("", record.value).stage is Stage.GIVEN_UP
+        assert Delivery.decode("", record.value).stage is DeliveryStage.GIVEN_UP
         with pytest.raises(StreamEnded):
             await driver.deliver(0, staged)
-        await driver.close()
+
+
+@scenario()
+async def test_a_full_stream_refuses_a_batch_before_it_is_committed_and_completes_a_committed_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with delivering(cluster, client) as (streams, driver):
+        assert await driver.deliver(0, await driver.stage(0, rows(100)))
+        ledgers = await driver.stage(1, rows(5, "committed"))
+        work = asyncio.ensure_future(driver.deliver(1, ledgers))
+        sink = staging(driver.stream_id, "sales", 1, "").sink
+        while (found := await last_committed(driver.store, sink)) is None or found.number != 1:
+            await cluster.world.clock.sleep(0.001)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await streams.set_policy("s", max_bytes=1024)
+        with pytest.raises(QuotaExceeded):
+            await driver.deliver(2, await driver.stage(2, rows(5, "refused")))
+        assert await driver.payloads() == [*rows(100), *rows(5, "committed")]
+        await streams.set_policy("s", max_bytes=None)
+        assert await driver.deliver(2, await driver.stage(2, rows(5, "later")))
+        assert (await driver.payloads())[105:] == rows(5, "later")

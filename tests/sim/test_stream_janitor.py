@@ -1,4 +1,4 @@
-"""Streams that are kept: retention, what a killed writer left open, several keepers, readers that wait."""
+"""The stream janitor: retention, segments of killed writers, several janitors, waiting readers."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, MetadataUnavailable
-from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.store import Record as StoredRecord
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.stream import StreamStore, keep_for_ever
-from tallybook.stream.abandoned import END_SECONDS, ENDS_AT_ONCE, OPEN_GRACE_SECONDS, RELEASE_SECONDS, ROUND_SECONDS
-from tallybook.stream.reader.reading import LONGEST_LOOK_SECONDS
+from tallybook.stream import StreamStore, run_janitor
+from tallybook.stream.reader.reading import LONGEST_POLL_SECONDS
+from tallybook.stream.retention.abandoned_writers import (
+    END_SECONDS,
+    MAX_CONCURRENCY,
+    OPEN_GRACE_SECONDS,
+    RELEASE_SECONDS,
+    ROUND_SECONDS,
+)
 from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
+from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
+from .parts import one_stream
 from .test_streams_on_one_seed import payloads, stores
 
 
 async def kill(streams: StreamStore) -> None:
-    """End a process: its session is not renewed any more, and its connections break."""
+    """Kill a process: its lease is not renewed, and its connections break."""
     await streams._tasks.close()
     await streams._client.world.connections.close()
 
 
 @scenario()
 async def test_old_segments_are_given_up_by_the_streams_retention(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=1024, retention="60s")
-        async with await streams.writer("s") as writer:
-            for line in lines(100):
-                await writer.append(line)
-            await cluster.world.clock.sleep(120)
-            for line in lines(100, 100):
-                await writer.append(line)
-            await writer.commit()
-            assert await streams.keep() == 0
-            left = await payloads(streams, "s")
-            assert left == lines(len(left), 200 - len(left))
-            assert 100 <= len(left) < 200
+    async with one_stream(client, roll_bytes=1024, retention="60s") as streams, await streams.writer("s") as writer:
+        for line in lines(100):
+            await writer.append(line)
+        await cluster.world.clock.sleep(120)
+        for line in lines(100, 100):
+            await writer.append(line)
+        await writer.commit()
+        assert await streams.keep() == 0
+        left = await payloads(streams, "s")
+        assert left == lines(len(left), 200 - len(left))
+        assert 100 <= len(left) < 200
 
 
 @scenario()
@@ -84,14 +89,14 @@ async def test_a_stream_whose_writer_was_killed_is_ended_after_a_grace_period_an
 
 
 @scenario()
-async def test_a_writer_that_is_only_cut_off_from_the_metadata_goes_on_and_is_ended_once_it_is_gone(
+async def test_a_writer_without_metadata_store_continues_and_is_ended_once_it_is_dead(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stores(cluster, 2) as (keeper, cut_off):
         await keeper.create("s", retention="300s", roll_after="10h")
         writer = await cut_off.writer("s")
         await writer.append_many(lines(10))
-        # Its session is not renewed any more; its bookies hear of it.
+        # Its session is not renewed any more; its bookies notice this.
         await cut_off._tasks.close()
         for at in range(10, 40):
             await cluster.world.clock.sleep(10)
@@ -108,7 +113,7 @@ async def test_a_writer_that_is_only_cut_off_from_the_metadata_goes_on_and_is_en
 
 
 @pytest.mark.parametrize("refusing", [1, 3])
-def test_a_keeper_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows_its_writer(refusing: int) -> None:
+def test_a_janitor_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows_its_writer(refusing: int) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, _: Client) -> None:
         async with stores(cluster, 2) as (keeper, killed):
@@ -137,7 +142,7 @@ def test_a_keeper_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows_
 
 
 async def ended_after(cluster: MemoryCluster, keeper: StreamStore) -> float:
-    """Seconds until the keeper has ended the stream."""
+    """Seconds until the janitor has closed the segment of the stream."""
     began = cluster.world.clock.monotonic()
     while (await keeper.info("s")).owner:
         await cluster.world.clock.sleep(10)
@@ -146,16 +151,16 @@ async def ended_after(cluster: MemoryCluster, keeper: StreamStore) -> float:
 
 
 @scenario(deadline_seconds=4000)
-async def test_streams_that_cannot_be_ended_hold_up_no_round_for_long_and_others_come_before_them(
+async def test_streams_that_cannot_be_ended_hold_up_no_pass_for_long_and_others_come_first(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stores(cluster, 2) as (keeper, killed):
-        count = ENDS_AT_ONCE * (int(ROUND_SECONDS / END_SECONDS) + 2)
+        count = MAX_CONCURRENCY * (int(ROUND_SECONDS / END_SECONDS) + 2)
         for number in range(count):
             await keeper.create(f"s{number}", retention="300s", roll_after="10h")
             await (await killed.writer(f"s{number}")).append(b"one")
         await kill(killed)
-        change, clock = keeper._keeper._catalog.change, cluster.world.clock
+        change, clock = keeper._janitor._catalog.change, cluster.world.clock
         tried: list[str] = []
 
         async def stuck(stream_id: str, transition: Any) -> Any:
@@ -163,7 +168,7 @@ async def test_streams_that_cannot_be_ended_hold_up_no_round_for_long_and_others
             await clock.sleep(10 * END_SECONDS)
             return await change(stream_id, transition)
 
-        keeper._keeper._abandoned._catalog.change = stuck  # type: ignore[method-assign]
+        keeper._janitor._abandoned._catalog.change = stuck  # type: ignore[method-assign]
         longest = 0.0
         for _ in range(30):
             await clock.sleep(10)
@@ -179,7 +184,7 @@ async def test_streams_that_cannot_be_ended_hold_up_no_round_for_long_and_others
 @scenario(deadline_seconds=2000)
 async def test_many_abandoned_streams_are_ended_several_at_a_time(cluster: MemoryCluster, client: Client) -> None:
     async with stores(cluster, 2) as (keeper, killed):
-        for number in range(3 * ENDS_AT_ONCE):
+        for number in range(3 * MAX_CONCURRENCY):
             await keeper.create(f"s{number}", retention="300s", roll_after="10h")
             await (await killed.writer(f"s{number}")).append(b"one")
         await kill(killed)
@@ -204,14 +209,14 @@ async def test_many_abandoned_streams_are_ended_several_at_a_time(cluster: Memor
             began = clock.monotonic()
             failed.append(await keeper.keep())
             longest = max(longest, clock.monotonic() - began)
-        assert failed[-1] == 3 * ENDS_AT_ONCE
-        assert most == ENDS_AT_ONCE
+        assert failed[-1] == 3 * MAX_CONCURRENCY
+        assert most == MAX_CONCURRENCY
         assert longest < 3 * END_SECONDS + 10
         keeper._client.open_ledger = recover  # type: ignore[method-assign]
         for _ in range(20):
             await clock.sleep(10)
             assert await keeper.keep() == 0
-        assert not [number for number in range(3 * ENDS_AT_ONCE) if (await keeper.info(f"s{number}")).owner]
+        assert not [number for number in range(3 * MAX_CONCURRENCY) if (await keeper.info(f"s{number}")).owner]
 
 
 @scenario()
@@ -238,8 +243,7 @@ async def test_what_has_ended_is_given_up_although_the_end_of_a_killed_writer_is
 async def test_a_ledger_that_cannot_be_deleted_keeps_no_other_record_past_its_retention(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=1024, retention="60s")
+    async with one_stream(client, roll_bytes=1024, retention="60s") as streams:
         async with await streams.writer("s") as writer:
             for line in lines(100):
                 await writer.append(line)
@@ -266,8 +270,7 @@ async def test_a_ledger_that_cannot_be_deleted_keeps_no_other_record_past_its_re
 async def test_a_deletion_with_the_metadata_store_away_ends_at_the_first_ledger(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s", roll_bytes=1024)
+    async with one_stream(client, roll_bytes=1024) as streams:
         async with await streams.writer("s") as writer:
             for line in lines(100):
                 await writer.append(line)
@@ -288,7 +291,7 @@ async def test_a_deletion_with_the_metadata_store_away_ends_at_the_first_ledger(
 
 
 @scenario()
-async def test_a_round_of_the_keeper_ends_where_the_metadata_store_goes_away_and_asks_it_no_more(
+async def test_a_janitor_pass_ends_when_the_metadata_store_becomes_unavailable(
     cluster: MemoryCluster, client: Client
 ) -> None:
     outage = Outage()
@@ -299,7 +302,7 @@ async def test_a_round_of_the_keeper_ends_where_the_metadata_store_goes_away_and
         cluster.client(seen_through=lambda store: FaultyStore(store, outage, cluster.world.clock)) as other,
         StreamStore(other) as streams,
     ):
-        outage.left = 3
+        outage.left = 5
         with pytest.raises(MetadataUnavailable):
             await streams.keep()
         assert outage.refused == 2, "the operation of one stream, and a look whether it is the store"
@@ -308,7 +311,7 @@ async def test_a_round_of_the_keeper_ends_where_the_metadata_store_goes_away_and
 
 
 class Outage:
-    """Faults of a metadata store that does not answer any more after so many operations; ``None``: it answers."""
+    """Makes a metadata store unavailable after so many operations; ``None``: never."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -325,7 +328,7 @@ class Outage:
 
 
 @scenario()
-async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_round_of_the_keeper(
+async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_janitor_pass(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stores(cluster, 2) as (keeper, silent):
@@ -339,7 +342,7 @@ async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_round_of_th
         async def renewed(name: str, version: int) -> None:
             raise MetadataConflict(f"{name} is at another version than {version}")
 
-        keeper._keeper._store.delete_record = renewed  # type: ignore[method-assign]
+        keeper._janitor._store.delete_record = renewed  # type: ignore[method-assign]
         try:
             assert await keeper.keep() == 0
         finally:
@@ -347,7 +350,7 @@ async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_round_of_th
 
 
 @scenario()
-async def test_one_of_several_keepers_looks_after_the_streams_and_another_takes_over(
+async def test_one_of_several_janitors_maintains_the_streams_and_another_takes_over(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stores(cluster, 2) as found:
@@ -367,7 +370,7 @@ async def test_one_of_several_keepers_looks_after_the_streams_and_another_takes_
 
         world = cluster.world
         keepers = [
-            asyncio.ensure_future(keep_for_ever(counted(index, each), world.clock, world.rng.fork(f"{index}"), 10))
+            asyncio.ensure_future(run_janitor(counted(index, each), world.clock, world.rng.fork(f"{index}"), 10))
             for index, each in enumerate(found)
         ]
         for line in lines(100):
@@ -386,11 +389,10 @@ async def test_one_of_several_keepers_looks_after_the_streams_and_another_takes_
 
 
 @scenario()
-async def test_readers_that_wait_for_the_next_segment_do_not_look_in_step(
+async def test_readers_that_wait_for_the_next_segment_do_not_poll_in_step(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             await writer.append(b"one")
         reader = streams.reader("s")
@@ -411,4 +413,4 @@ async def test_readers_that_wait_for_the_next_segment_do_not_look_in_step(
         pauses = [round(after - before, 3) for before, after in pairwise(looks)][6:]
         assert len(pauses) > 10
         assert len(set(pauses)) > 5, pauses
-        assert all(LONGEST_LOOK_SECONDS / 2 <= pause <= LONGEST_LOOK_SECONDS + 0.1 for pause in pauses), pauses
+        assert all(LONGEST_POLL_SECONDS / 2 <= pause <= LONGEST_POLL_SECONDS + 0.1 for pause in pauses), pauses

@@ -1,19 +1,24 @@
-"""What goes wrong with streams while nobody writes is counted."""
+"""Stream failures without a writer are counted."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from unittest.mock import patch
 
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.limits import MIB
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
-from tallybook.stream import StreamStore, keep_for_ever
+from tallybook.stream import Start, StreamStore, run_janitor
+from tallybook.stream.info import LagSweep
 from tallybook.stream.load import StreamLoad
 from tallybook.stream.reader.tails import KEPT_BYTES
 from tallybook.stream.sessions import LEASE_SECONDS, RENEWALS
+from tallybook.stream.subscription import lag
+
+from .parts import one_stream
 
 
 @scenario()
@@ -37,9 +42,7 @@ async def test_renewals_of_a_session_that_fail_are_counted(cluster: MemoryCluste
 
 
 @scenario()
-async def test_rounds_of_the_keeper_and_what_it_could_not_look_after_are_counted(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_janitor_passes_and_streams_that_failed_are_counted(cluster: MemoryCluster, client: Client) -> None:
     load, world = StreamLoad(), cluster.world
     async with StreamStore(client) as streams:
         told = iter([0, 3, MetadataUnavailable("not all streams are known")])
@@ -51,7 +54,7 @@ async def test_rounds_of_the_keeper_and_what_it_could_not_look_after_are_counted
             raise found
 
         streams.keep = keep  # type: ignore[method-assign]
-        keeping = asyncio.ensure_future(keep_for_ever(streams, world.clock, world.rng.fork("keeper"), 10, load))
+        keeping = asyncio.ensure_future(run_janitor(streams, world.clock, world.rng.fork("keeper"), 10, load))
         await world.clock.sleep(60)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -60,7 +63,7 @@ async def test_rounds_of_the_keeper_and_what_it_could_not_look_after_are_counted
 
 
 @scenario()
-async def test_what_is_kept_of_open_segments_for_those_who_follow_them_is_told(
+async def test_memory_kept_of_open_segments_for_their_followers_is_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
     load = StreamLoad()
@@ -85,7 +88,7 @@ async def test_what_is_kept_of_open_segments_for_those_who_follow_them_is_told(
 
 
 @scenario()
-async def test_what_is_not_kept_any_more_of_an_open_segment_is_not_told_either(
+async def test_records_of_an_open_segment_that_are_not_kept_are_not_reported_either(
     cluster: MemoryCluster, client: Client
 ) -> None:
     load = StreamLoad()
@@ -105,3 +108,49 @@ async def test_what_is_not_kept_any_more_of_an_open_segment_is_not_told_either(
                     most = max(most, load.tail_bytes)
                 assert 0 < most <= KEPT_BYTES
                 assert load.tail_bytes > KEPT_BYTES - MIB
+
+
+@scenario()
+async def test_the_leading_janitor_reports_the_lag_of_subscriptions(cluster: MemoryCluster, client: Client) -> None:
+    load, world = StreamLoad(), cluster.world
+    async with StreamStore(client, namespace="prod") as streams:
+        await streams.create_namespace()
+        await streams.create("orders/eu", roll_bytes=4096)
+        async with await streams.writer("orders/eu") as writer:
+            first = await writer.append(bytes(1000))
+            await writer.append_many([bytes(1000)] * 9)
+            await writer.commit()
+            async with await streams.subscribe("orders/eu", "billing") as billing:
+                await billing.advance(first)
+            async with await streams.subscribe("orders/eu", "audit", start=Start.latest()):
+                pass
+            await world.clock.sleep(100)
+            keeping = asyncio.ensure_future(run_janitor(streams, world.clock, world.rng.fork("keeper"), 10, load))
+            await world.clock.sleep(30)
+            series = load.lag_series()
+            keys = {("prod", "orders/eu", name) for name in ("audit", "billing")}
+            assert all(set(values) == keys for values in series.values())
+            billing_lag = {name: values["prod", "orders/eu", "billing"] for name, values in series.items()}
+            assert billing_lag["lag_records"] == 9
+            assert 9_000 <= billing_lag["lag_bytes"] < 12_000
+            assert 100 <= billing_lag["lag_seconds"] < 140
+            assert {values["prod", "orders/eu", "audit"] for values in series.values()} == {0}
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert load.lags == LagSweep(), "the next leader reports them"
+
+
+@scenario()
+async def test_more_subscriptions_than_series_count_as_unmeasured(cluster: MemoryCluster, client: Client) -> None:
+    async with one_stream(client) as streams:
+        async with await streams.writer("s") as writer:
+            await writer.append(b"x")
+            await writer.commit()
+        for number in range(5):
+            async with await streams.subscribe("s", f"sub-{number}"):
+                pass
+        with patch.object(lag, "MAX_SUBSCRIPTIONS", 3):
+            sweep = await streams.sweep_lags()
+        assert len(sweep.lags) == 3
+        assert sweep.unmeasured == 2
+        assert {found.records for found in sweep.lags.values()} == {1}

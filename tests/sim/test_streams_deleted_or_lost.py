@@ -1,36 +1,23 @@
-"""Records of streams that are not in the metadata: what was deleted stays deleted, and what was lost comes back."""
+"""Stream records missing in the metadata: deleted streams stay deleted, and lost ones are restored."""
 
 import pytest
 
-from tallybook.archive.records import RecordsCopy, read_records
+from tallybook.archive.stream_records import RecordsCopy, read_records
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.survey import Survey
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.restoring import RestoredRecord, restore_streams
+from tallybook.stream.restore.restore import RestoredRecord, restore_streams
 
-SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)
-
-
-async def tidied(stage: ArchiveStage) -> None:
-    """A round of the offloader, which copies the records."""
-    world, store = stage.cluster.world, stage.cluster.metadata.client().store
-    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    mover, survey, workers = stage.mover(), Survey(store), InlineWorkers()
-    await Offloader(
-        mover, survey, updater, stage.store, stage.reader, workers, SETTINGS, world.clock, world.rng
-    ).round()
+from .parts import offloader, one_stream
+from .test_streams_restored import SETTINGS
 
 
 async def rebuilt(stage: ArchiveStage, cluster: MemoryCluster, *, own: bool = True) -> list[RestoredRecord]:
-    """What ``rebuild-catalog`` makes of the records."""
+    """Result of ``rebuild-catalog`` for the stream records."""
     store = cluster.metadata.client().store
     async for each in rebuild_catalog(stage.store, store, InlineWorkers()):
         assert not each.problem
@@ -41,7 +28,7 @@ async def rebuilt(stage: ArchiveStage, cluster: MemoryCluster, *, own: bool = Tr
 
 
 async def written(streams: StreamStore, name: str, *, subscription: str = "") -> None:
-    """A stream of some records, with a subscription at rest behind the last one."""
+    """A stream of some records with a subscription after the last one."""
     await streams.create(name)
     async with await streams.writer(name) as writer:
         last = [await writer.append(line) for line in lines(5)][-1]
@@ -51,7 +38,7 @@ async def written(streams: StreamStore, name: str, *, subscription: str = "") ->
 
 
 async def lose(cluster: MemoryCluster, prefix: str = "stream-") -> None:
-    """Records of the metadata go by themselves."""
+    """Remove records from the metadata store."""
     store = cluster.metadata.client().store
     for name in (await store.list_records(prefix)).names:
         record = await store.read_record(name)
@@ -64,7 +51,7 @@ async def subscriptions(streams: StreamStore, name: str) -> list[str]:
 
 
 @scenario()
-async def test_what_was_deleted_since_the_last_copy_stays_deleted_on_a_living_cluster(
+async def test_streams_deleted_since_the_last_copy_stay_deleted_on_a_living_cluster(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with (
@@ -76,7 +63,7 @@ async def test_what_was_deleted_since_the_last_copy_stays_deleted_on_a_living_cl
             await written(streams, name, subscription="sub")
         await others.create_namespace()
         await written(others, "a")
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         await streams.delete("deleted")
         await streams.delete("reused")
         await streams.create("reused")
@@ -100,11 +87,10 @@ async def test_a_deletion_in_another_cluster_says_nothing_of_the_ledgers_of_the_
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
-        async with StreamStore(client) as streams:
-            await streams.create("s")
+        async with one_stream(client) as streams:
             writer = await streams.writer("s")
             await writer.append(b"never archived")
-            await tidied(stage)
+            await offloader(stage, SETTINGS).round()
             await writer.close()
         fresh = MemoryCluster(cluster.world, bookies=3)
         await fresh.start()
@@ -126,13 +112,13 @@ async def test_a_namespace_comes_back_only_where_a_stream_of_it_does(cluster: Me
             async with StreamStore(client, namespace=namespace) as streams:
                 await streams.create_namespace()
                 await written(streams, "a")
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         for namespace in ("deleted", "empty"):
             async with StreamStore(client, namespace=namespace) as streams:
                 await streams.delete("a")
                 if namespace == "deleted":
                     await streams.delete_namespace()
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         fresh = MemoryCluster(cluster.world, bookies=3)
         await fresh.start()
         found = await rebuilt(stage, fresh, own=False)
@@ -152,14 +138,14 @@ def test_a_subscription_at_rest_comes_back_with_its_stream_unless_it_was_deleted
             [billing] = [each.cursor async for each in streams.subscriptions("s")]
             async with await streams.subscribe("s", "deleted before"):
                 pass
-            await tidied(stage)
+            await offloader(stage, SETTINGS).round()
             await streams.unsubscribe("s", "deleted before")
             await streams.unsubscribe("t", "x")
-            await tidied(stage)
+            await offloader(stage, SETTINGS).round()
             await cluster.world.clock.sleep(1)
             await lose(cluster, "stream-")
             if copied:
-                await tidied(stage)
+                await offloader(stage, SETTINGS).round()
             found = await rebuilt(stage, cluster)
             assert [name async for name in streams.list()] == ["s", "t"]
             assert await subscriptions(streams, "s") == ["billing"]
@@ -178,9 +164,9 @@ async def test_a_subscription_of_a_stream_that_came_back_comes_back_in_the_next_
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
         await written(streams, "s", subscription="billing")
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         await lose(cluster)
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         await rebuilt(stage, cluster)
         await lose(cluster, "stream-subscriptions/")
         await rebuilt(stage, cluster)
@@ -193,7 +179,7 @@ async def test_a_record_of_which_it_is_not_known_whether_it_was_deleted_is_named
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
         await streams.create("empty")
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         await lose(cluster)
-        await tidied(stage)
+        await offloader(stage, SETTINGS).round()
         assert "stream-names/default/empty" in [each.name for each in await rebuilt(stage, cluster) if each.deleted]

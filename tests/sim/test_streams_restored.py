@@ -1,4 +1,4 @@
-"""Streams that come back from the bucket after the metadata store was lost."""
+"""Streams are restored from the bucket after the metadata store was lost."""
 
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -7,48 +7,36 @@ from typing import Any, cast
 import pytest
 
 from tallybook.archive.catalog import read_catalog
-from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
+from tallybook.archive.stream_records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, Conflict, DamagedFile, MetadataUnavailable, StreamGap
 from tallybook.core.quorum import Quorum
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.store import LedgerPage, MetadataStore, RecordPage
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.offload.offloader import Offloader
+from tallybook.offload.bucket.records_copier import COPIED, GONE_KEPT_SECONDS, RecordsCopier
 from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog
-from tallybook.offload.records_copier import COPIED, GONE_KEPT_SECONDS, RecordsCopier
-from tallybook.offload.survey import Survey
-from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.deterministic import SimClock
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import StreamStore
 from tallybook.stream import head as heads
 from tallybook.stream.head import Head
-from tallybook.stream.later_segments import MOST_LISTED, with_later
 from tallybook.stream.policy import StreamPolicy
-from tallybook.stream.restoring import ORDER, RestoredRecord, restore_streams
+from tallybook.stream.restore.later_segments import MAX_LISTED, with_later
+from tallybook.stream.restore.restore import ORDER, RestoredRecord, restore_streams
+
+from .parts import offloader, one_stream
 
 SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)
 
 
-def offloader(
-    stage: ArchiveStage, settings: OffloadSettings = SETTINGS, cluster: MemoryCluster | None = None
-) -> Offloader:
-    world, store = stage.cluster.world, (cluster or stage.cluster).metadata.client().store
-    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    workers = InlineWorkers()
-    return Offloader(
-        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, settings, world.clock, world.rng
-    )
-
-
 async def restored(stage: ArchiveStage, cluster: MemoryCluster) -> list[RestoredRecord]:
-    """Fill the metadata of a cluster from the bucket alone; what became of each record."""
+    """Restore the metadata of a cluster from the bucket alone; return the result of each record."""
     store = cluster.metadata.client().store
     async for rebuilt in rebuild_catalog(stage.store, store, InlineWorkers()):
         assert not rebuilt.problem
@@ -57,7 +45,7 @@ async def restored(stage: ArchiveStage, cluster: MemoryCluster) -> list[Restored
 
 @asynccontextmanager
 async def another(cluster: MemoryCluster) -> AsyncIterator[MemoryCluster]:
-    """A new cluster in the same world, in place of one that is lost."""
+    """A new cluster in the same world, instead of a lost one."""
     found = MemoryCluster(cluster.world, bookies=3)
     await found.start()
     try:
@@ -92,7 +80,7 @@ async def test_a_stream_comes_back_with_its_policy_its_archived_records_and_its_
                 await billing.advance(positions[4])
             written = await streams.writer("sales/eu")
             await written.append(b"never archived")
-            await offloader(stage).round()
+            await offloader(stage, SETTINGS).round()
             await written.close()
         async with another(cluster) as fresh:
             records = await restored(stage, fresh)
@@ -113,11 +101,10 @@ async def test_a_stream_comes_back_with_its_policy_its_archived_records_and_its_
 @scenario()
 async def test_a_stream_of_which_nothing_was_archived_comes_back_empty(cluster: MemoryCluster, client: Client) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
-        async with StreamStore(client) as streams:
-            await streams.create("s")
+        async with one_stream(client) as streams:
             writer = await streams.writer("s")
             await writer.append(b"never archived")
-            await offloader(stage).round()
+            await offloader(stage, SETTINGS).round()
             await writer.close()
         async with another(cluster) as fresh:
             await restored(stage, fresh)
@@ -147,7 +134,7 @@ async def test_a_record_that_cannot_be_understood_is_named_and_keeps_no_other_fr
 
 
 async def copied(stage: ArchiveStage) -> RecordsCopy:
-    await offloader(stage).round()
+    await offloader(stage, SETTINGS).round()
     return await read_records(stage.store, InlineWorkers())
 
 
@@ -224,14 +211,14 @@ async def test_segments_that_were_archived_after_the_last_copy_are_listed_again_
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
-        seldom = offloader(stage, SETTINGS.model_copy(update={"tidy_interval_s": 3600}))
+        rarely = offloader(stage, SETTINGS.model_copy(update={"tidy_interval_s": 3600}))
         async with StreamStore(client) as streams:
             await streams.create("sales")
             for at in range(4):
                 async with await streams.writer("sales") as writer:
                     await writer.append_many(lines(10, 10 * at))
                 if at != 2:
-                    await seldom.round()
+                    await rarely.round()
             numbers = [each.number async for each in streams.segments("sales")]
         async with another(cluster) as fresh:
             records = await restored(stage, fresh)
@@ -247,7 +234,7 @@ async def test_segments_that_were_archived_after_the_last_copy_are_listed_again_
 
 
 class CutOff:
-    """A metadata store whose first listing of ledgers breaks off before the first one."""
+    """A metadata store whose first ledger listing fails before the first ledger."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -260,20 +247,19 @@ class CutOff:
 
 
 async def two_rounds(stage: ArchiveStage, client: Client, *, between: int = 5, in_all: int = 10) -> RecordsCopy:
-    """A stream of which the copy of its head lists the first segment only; the second one is archived, too."""
-    async with StreamStore(client) as streams:
-        await streams.create("s")
+    """A stream with two archived segments whose copied head lists only the first one."""
+    async with one_stream(client) as streams:
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(between))
         copy = await copied(stage)
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(in_all - between, between))
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
     return copy
 
 
 async def entered(stage: ArchiveStage, cluster: MemoryCluster, copy: RecordsCopy) -> list[RestoredRecord]:
-    """Fill the metadata of a cluster from what of the bucket can be read, and from a copy of the records."""
+    """Restore the metadata of a cluster from the readable part of the bucket and a copy of the records."""
     store = cluster.metadata.client().store
     async for _ in rebuild_catalog(stage.store, store, InlineWorkers()):
         pass
@@ -282,7 +268,7 @@ async def entered(stage: ArchiveStage, cluster: MemoryCluster, copy: RecordsCopy
 
 @contextmanager
 def cold(stage: ArchiveStage, keys: Collection[str]) -> Iterator[None]:
-    """Objects that the store refuses to read, as those of Glacier."""
+    """A store that refuses to read some objects, as with Glacier."""
     read = stage.store.read
 
     async def refused(key: str, offset: int, size: int) -> bytes:
@@ -361,15 +347,14 @@ async def test_a_segment_of_the_copy_whose_object_comes_back_later_is_listed_aga
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
-        async with StreamStore(client) as streams:
-            await streams.create("s")
+        async with one_stream(client) as streams:
             async with await streams.writer("s") as writer:
                 await writer.append_many(lines(5))
             writer = await streams.writer("s")
             await writer.append_many(lines(5, 5))
             copy = await copied(stage)
             await writer.close()
-            await offloader(stage).round()
+            await offloader(stage, SETTINGS).round()
         last = max([ledger_id async for ledger_id in client.list_ledgers()])
         async with another(cluster) as fresh:
             with cold(stage, await objects_of(stage, last)):
@@ -381,15 +366,14 @@ async def test_a_segment_of_the_copy_whose_object_comes_back_later_is_listed_aga
 
 
 @scenario()
-async def test_a_living_stream_is_left_as_it_is_whatever_was_truncated_and_put_into_chapters(
+async def test_a_living_stream_is_left_as_it_is_after_truncation_and_chapters(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(heads, "MAX_SEGMENTS", 4)
             patch.setattr(heads, "CHAPTER_SEGMENTS", 2)
-            async with StreamStore(client) as streams:
-                await streams.create("s")
+            async with one_stream(client) as streams:
                 for at in range(9):
                     async with await streams.writer("s") as writer:
                         position = await writer.append(b"%d" % at)
@@ -414,7 +398,7 @@ async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_
             await streams.create("sales")
             async with await streams.writer("sales") as writer:
                 await writer.append_many(lines(20))
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         before = await read_records(stage.store, InlineWorkers())
         async with another(cluster) as fresh:
             fresh.metadata.cluster_id = "another"
@@ -424,7 +408,7 @@ async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_
             store = fresh.metadata.client().store
             async for rebuilt in rebuild_catalog(stage.store, store, InlineWorkers()):
                 assert rebuilt.ledger_ids
-            worker = offloader(stage, cluster=fresh)
+            worker = offloader(stage, SETTINGS, metadata=fresh.metadata)
             await worker.round()
             assert "is the archive of cluster" in worker.totals.last_error
             assert await read_records(stage.store, InlineWorkers()) == before
@@ -437,13 +421,11 @@ async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_
 
 
 @scenario()
-async def test_the_bucket_of_another_cluster_is_taken_only_by_those_who_say_so(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_the_bucket_of_another_cluster_is_taken_only_on_request(cluster: MemoryCluster, client: Client) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
         mine, fresh = client.world.store, MemoryMetadata(SeededRng(7)).client().store
         await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
-        await offloader(stage).round()
+        await offloader(stage, SETTINGS).round()
         await check_owner(stage.store, mine, InlineWorkers(), take_over=False)
         with pytest.raises(Conflict, match="--take-over"):
             await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
@@ -459,7 +441,7 @@ def test_a_stream_whose_name_another_one_has_by_now_comes_back_under_another_nam
                 await streams.create("sales")
                 async with await streams.writer("sales") as writer:
                     await writer.append_many(lines(5))
-            await offloader(stage).round()
+            await offloader(stage, SETTINGS).round()
             async with another(cluster) as fresh:
                 fresh.client(SMALL)  # another seed for the next one
                 fresh.metadata.id_counter = 0 if taken == "name and ids" else 100
@@ -521,6 +503,6 @@ def test_what_of_later_segments_cannot_be_listed_is_named() -> None:
 
 
 def test_a_head_takes_only_so_many_later_segments() -> None:
-    head, lost = with_later(head_of(), [(each, segment(each)) for each in range(3, MOST_LISTED + 5)])
-    assert (len(head.segments), head.next_segment) == (MOST_LISTED, MOST_LISTED + 5)
+    head, lost = with_later(head_of(), [(each, segment(each)) for each in range(3, MAX_LISTED + 5)])
+    assert (len(head.segments), head.next_segment) == (MAX_LISTED, MAX_LISTED + 5)
     assert [each.endswith("no room") for each in lost] == [True, True]

@@ -1,6 +1,6 @@
-"""Readers whose ledger moves to other bookies under them: they find it again, whatever told them, and however late.
+"""Readers whose ledger moves to other bookies find it again, by any notification, and however late.
 
-The metadata are changed by hand, and so are the bookies: what a writer or a repair would have done.
+The tests change metadata and bookies by hand, as a writer or a repair would.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from tallybook.client.client import Client
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import DataMissing, MetadataUnavailable
-from tallybook.metadata.faulty import FaultyStore
-from tallybook.metadata.model import Fragment
+from tallybook.metadata.ledger.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok
+from tallybook.sim.cluster.faulty_metadata import FaultyStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.sim.stage.tail import Outage, Tail
+from tallybook.sim.stage.tail import BackgroundTail, MetadataOutage
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
 NEW = ("bookie-3", "bookie-4", "bookie-5")
 
 
 class Ledger:
-    """A ledger written by hand."""
+    """A ledger whose batches and metadata a test writes."""
 
     def __init__(self, cluster: MemoryCluster, ledger_id: int) -> None:
         self.cluster = cluster
@@ -35,7 +35,7 @@ class Ledger:
         self._store = cluster.metadata.client().store
 
     async def hold(self, names: Sequence[str], first: int, count: int, *, lac: int) -> None:
-        """Put a batch on these bookies, and tell them a LAC."""
+        """Add a batch to these bookies, and send them a LAC."""
         batch = encode_batch(
             self.id, first, lines(count, first), lac=first - 1, ledger_length=10**6, written_at_us=0
         )  # fmt: skip
@@ -52,18 +52,18 @@ class Ledger:
         assert isinstance(await self._store.update_ledger(changed, known.version), Ok)
 
     def lose(self, names: Sequence[str], entry_id: int) -> None:
-        """Take the batch with this entry away: these bookies say ABSENT of it."""
+        """Remove the batch with this entry: these bookies answer ABSENT."""
         for name in names:
             self.cluster.bookies[name].drop(self.id, entry_id)
 
     def kill(self, names: Sequence[str]) -> None:
-        """End these bookies."""
+        """Kill these bookies."""
         for name in names:
             self.cluster.bookies[name].kill()
 
 
 async def written(cluster: MemoryCluster, client: Client, count: int = 10) -> Ledger:
-    """A ledger with so many confirmed entries on the old bookies."""
+    """Create a ledger with so many confirmed entries on the old bookies."""
     made = await client.create_unowned_ledger()
     ledger = Ledger(cluster, made.ledger_id)
     await ledger.consist_of(Fragment(0, OLD))
@@ -74,7 +74,7 @@ async def written(cluster: MemoryCluster, client: Client, count: int = 10) -> Le
 @scenario(bookies=6)
 async def test_a_tail_follows_into_a_new_fragment_on_other_bookies(cluster: MemoryCluster, client: Client) -> None:
     ledger = await written(cluster, client)
-    tail = Tail(cluster, ledger.id)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     await ledger.consist_of(Fragment(0, OLD), Fragment(10, NEW))
     await ledger.hold(NEW, 10, 10, lac=19)
@@ -87,7 +87,7 @@ async def test_a_tail_follows_into_a_new_fragment_on_other_bookies(cluster: Memo
 
 
 @scenario(bookies=6)
-async def test_a_new_fragment_tells_that_everything_before_it_is_confirmed(
+async def test_a_new_fragment_shows_that_everything_before_it_is_confirmed(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await written(cluster, client)
@@ -110,7 +110,7 @@ def test_c41_a_tail_whose_bookies_were_all_replaced_while_the_store_was_away_rea
     @scenario(bookies=6)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger = await written(cluster, client)
-        tail = Tail(cluster, ledger.id, deaf=deaf)
+        tail = BackgroundTail(cluster, ledger.id, deaf=deaf)
         await tail.until(lines(10))
         await cluster.world.clock.sleep(1)
         tail.outage.on = True
@@ -138,10 +138,10 @@ def test_c41_a_tail_that_cannot_read_what_it_knows_to_be_confirmed_waits_for_the
     @scenario(bookies=6)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger = await written(cluster, client)
-        tail = Tail(cluster, ledger.id)
+        tail = BackgroundTail(cluster, ledger.id)
         await tail.until(lines(10))
         tail.outage.on = True
-        # The old bookies tell of 19, and are replaced before anybody has read so far.
+        # The old bookies report LAC 19, and are replaced before a reader got so far.
         await ledger.hold(NEW, 10, 10, lac=19)
         await ledger.hold(NEW, 0, 10, lac=19)
         for name in OLD:
@@ -167,7 +167,7 @@ async def test_c41_a_tail_whose_bookies_have_it_after_all_needs_no_change_of_the
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await written(cluster, client)
-    tail = Tail(cluster, ledger.id)
+    tail = BackgroundTail(cluster, ledger.id)
     await tail.until(lines(10))
     tail.outage.on = True
     for name in OLD:
@@ -200,7 +200,7 @@ async def test_absent_is_not_final_while_the_metadata_cannot_be_read_again(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await written(cluster, client)
-    outage = Outage()
+    outage = MetadataOutage()
 
     def through(store: MetadataStore) -> MetadataStore:
         return FaultyStore(store, outage, cluster.world.clock)

@@ -1,4 +1,4 @@
-"""The load of a cluster of two revisions: it finds what is missing, and calls nothing missing that is there."""
+"""The load of a cluster of two revisions: it detects missing data, and reports nothing missing that exists."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.sim.upgrade import mixed_streams
-from tallybook.sim.upgrade.mixed_load import AT_ONCE, Load, read
+from tallybook.sim.upgrade.mixed_load import BATCH_ENTRIES, LedgerLoad, read
 
 
 async def written(client: Client) -> dict:
-    load = Load(client, "tag")
+    load = LedgerLoad(client, "tag")
     running = asyncio.ensure_future(load.run())
     await asyncio.sleep(1)
     load.stopping.set()
@@ -20,24 +20,24 @@ async def written(client: Client) -> dict:
 
 
 @scenario(bookies=3)
-async def test_what_a_load_has_confirmed_is_read_and_what_is_missing_is_named(
+async def test_confirmed_entries_of_a_load_are_read_and_missing_ones_are_named(
     cluster: MemoryCluster, client: Client
 ) -> None:
     told = await written(client)
     count = sum(told["confirmed"].values())
-    assert count > AT_ONCE
+    assert count > BATCH_ENTRIES
     assert await read(client, [told]) == {"entries": count, "lost": []}
     ledger_id, confirmed = next(iter(told["confirmed"].items()))
     more = {**told, "confirmed": {ledger_id: confirmed + 1}}
     assert (await read(client, [more]))["lost"] == [[int(ledger_id), confirmed + 1, confirmed]]
-    fewer = {**told, "confirmed": {ledger_id: confirmed - AT_ONCE - 1}}
-    assert (await read(client, [fewer]))["lost"] == [[int(ledger_id), confirmed - AT_ONCE - 1, confirmed]]
+    fewer = {**told, "confirmed": {ledger_id: confirmed - BATCH_ENTRIES - 1}}
+    assert (await read(client, [fewer]))["lost"] == [[int(ledger_id), confirmed - BATCH_ENTRIES - 1, confirmed]]
     other = {**told, "tag": "another"}
     assert len((await read(client, [other]))["lost"]) == len(told["confirmed"])
 
 
 class RecordedStreams:
-    """A gateway's streams, as a client of it sees them."""
+    """A fake stream service of a gateway."""
 
     def __init__(self, **records: list[bytes]) -> None:
         self._records = records
@@ -51,7 +51,7 @@ async def test_records_that_are_missing_or_twice_or_in_another_order_are_named()
     ten = [mixed_streams.payload("s", number) for number in range(10)]
     told = {"tag": "s", "confirmed": {"s": 10}}
     assert await mixed_streams.read(RecordedStreams(s=ten), [told]) == {"entries": 10, "lost": []}
-    more = [mixed_streams.payload("s", number) for number in range(10 + mixed_streams.AT_ONCE)]
+    more = [mixed_streams.payload("s", number) for number in range(10 + mixed_streams.BATCH_ENTRIES)]
     assert (await mixed_streams.read(RecordedStreams(s=more), [told]))["lost"] == []
     for wrong in (
         ten[:-1],

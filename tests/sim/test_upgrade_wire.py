@@ -1,7 +1,7 @@
-"""Clients and bookies of earlier releases, word for word: today's bookie answers what their clients have said, and
-today's client gets along with what their bookies have answered.
+"""Recorded messages of earlier releases: the present bookie answers recorded clients, and the present client accepts
+answers of recorded bookies.
 
-tests/fixtures has a conversation of each release in which every kind of request is made (``sim/upgrade/wire_play.py``).
+tests/fixtures has one recording per release with every kind of request (``sim/upgrade/wire_play.py``).
 """
 
 import asyncio
@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.settled import Settled
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.rpc.service import BookieService
 from tallybook.client.background import client_tasks
-from tallybook.client.bookie_rpc import open_bookie
+from tallybook.client.connection.connection import open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import BookieStatus, CopyTrace, HeldAnswer, HeldLedgers, Incarnation
-from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import TallybookError
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.deterministic import SimDisk, SimNet, World, run_seed
+from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire_versions import SPOKEN
+from tallybook.sim.deterministic import SimDisk, SimNet, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, tiny_settings
 from tallybook.sim.upgrade.fixture import WIRE_SUFFIX
 from tallybook.sim.upgrade.wire_play import CLIENT_ID, NAMES, PER_BATCH, SETTLED, SETTLED_BATCHES, play
+from tallybook.wire import messages as wire
+from tallybook.wire.lanes import Lane
+from tallybook.wire.versions import SPOKEN
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(path.name.removesuffix(WIRE_SUFFIX) for path in FIXTURES.glob(f"*{WIRE_SUFFIX}"))
@@ -36,7 +36,7 @@ ANSWER_SECONDS = 30
 
 
 class Recording:
-    """What was said in one conversation."""
+    """One recorded conversation."""
 
     def __init__(self, name: str) -> None:
         found = json.loads((FIXTURES / f"{name}{WIRE_SUFFIX}").read_text())
@@ -55,7 +55,7 @@ def test_every_release_with_files_has_a_conversation():
 
 
 class RecordedStream:
-    """A stream to a recorded bookie, which says each message once the client has said as much as it had before it."""
+    """A stream to a recorded bookie: it replays each message when the client has sent as many as in the recording."""
 
     def __init__(self, lane: Lane, said: list[tuple[str, bytes]]) -> None:
         self.peer = "recorded"
@@ -93,7 +93,7 @@ class RecordedStream:
 
 
 class RecordedTransport:
-    """Leads to a recorded bookie."""
+    """A transport to a recorded bookie."""
 
     def __init__(self, recording: Recording) -> None:
         found: dict[Lane, dict[int, list[tuple[str, bytes]]]] = defaultdict(lambda: defaultdict(list))
@@ -120,7 +120,7 @@ def test_the_client_makes_of_what_bookies_of_earlier_releases_answer_what_their_
             )  # fmt: skip
 
         async def settle() -> None:
-            """It was settled then."""
+            """The ledger is closed already in the recording."""
 
         assert await play(open_connection, recording.ids, recording.key, settle) == recording.results
         await tasks.close()
@@ -132,7 +132,7 @@ def test_the_client_makes_of_what_bookies_of_earlier_releases_answer_what_their_
 
 
 class Relived:
-    """A bookie that is taken for another one."""
+    """A bookie with the identity of another one."""
 
     def __init__(self, bookie, recording: Recording) -> None:
         self._bookie = bookie
@@ -143,7 +143,7 @@ class Relived:
 
 
 def meaning(lane: Lane, who: str, number: int, message: bytes) -> object:
-    """What a message says, but for what may be another number each time."""
+    """The content of a message without fields that differ in each run."""
     if who == "client":
         if number == 0:
             return wire.decode_hello(message)
@@ -165,7 +165,7 @@ def meaning(lane: Lane, who: str, number: int, message: bytes) -> object:
     if isinstance(reply.outcome, BookieStatus):
         return reply.request_id, reply.outcome.read_only
     if isinstance(reply.outcome, HeldAnswer):
-        # Not told by the first release.
+        # Not sent by the first release.
         return reply.request_id, reply.outcome._replace(writer=None)
     if isinstance(reply.outcome, HeldLedgers):
         # Identities come from the metadata, which are others here.
@@ -184,8 +184,8 @@ def test_the_bookie_answers_clients_of_earlier_releases_as_their_bookies_did(nam
     recording = Recording(name)
 
     async def scenario(world: World) -> None:
-        settled = {recording.ids[SETTLED]: Settled(SETTLED_BATCHES * PER_BATCH - 1, closed=True)}
-        metadata = KnownMetadata(verifiers=recording.verifiers, settled=settled)
+        settled = {recording.ids[SETTLED]: ConfirmedPrefix(SETTLED_BATCHES * PER_BATCH - 1, closed=True)}
+        metadata = KnownMetadata(verifiers=recording.verifiers, confirmed_prefixes=settled)
         node = DiskBookie(SimDisk(world.rng), world.clock, metadata, tiny_settings())
         failures: list[str] = []
         tasks = Tasks("service", lambda task, error: failures.append(f"{task}: {error!r}"))

@@ -1,4 +1,4 @@
-"""Bookies know whether an open ledger has a writer: as long as it lives, and no longer."""
+"""Bookies know whether an open ledger has a writer, as long as the writer lives."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.client.bookie_port import AddCallback
 from tallybook.client.client import Client
+from tallybook.client.connection.port import AddCallback
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieReadOnly, LedgerFenced
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.wire.batches import WRITER_RETURN_SECONDS
+
+from .parts import written_ledger
 
 
 class Slow:
-    """Connections to one bookie that take until ``let_in``."""
+    """Connections to one bookie that wait for ``let_in``."""
 
     def __init__(self, connections: DirectConnections, patch: pytest.MonkeyPatch) -> None:
         self.bookie_id = ""
@@ -76,7 +78,7 @@ def test_a_writer_that_ends_while_a_member_is_connecting_stays_attached_nowhere(
 
 
 async def writers(cluster: MemoryCluster, client: Client, ledger_id: int) -> list[bool | None]:
-    """What each bookie says of a ledger's writer."""
+    """Answer of each bookie whether a ledger has a writer."""
     reached = [await client.world.connections.get(name) for name in sorted(cluster.bookies)]
     return [(await each.held(ledger_id, 0, 0)).writer for each in reached]
 
@@ -94,8 +96,7 @@ async def test_a_writer_stays_attached_to_a_member_that_it_waits_to_rejoin_and_i
         on_answer(AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, BookieReadOnly.wire_code))
 
     async with cluster.client(SMALL) as writing:
-        ledger = await writing.create_ledger()
-        await ledger.append_many(lines(3))
+        ledger = await written_ledger(writing, 3)
         await cluster.world.clock.sleep(WRITER_RETURN_SECONDS)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cluster.bookies[ledger.metadata.last_fragment.bookies[-1]], "add", refuse)

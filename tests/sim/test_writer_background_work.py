@@ -1,4 +1,4 @@
-"""What a writer does besides sending: timers, connections, notes of what was missed. None of it may stop unnoticed."""
+"""Background work of a writer: timers, connections, missed ranges. None of it may stop unnoticed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import InvariantViolation, NotEnoughBookies, Outcome
-from tallybook.metadata.faulty import FaultyStore
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import WriteResult
+from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+
+from .parts import written_ledger
 
 SLOW_SECONDS = 30.0
 
 
 class Slow(FaultyStore):
-    """A metadata store that takes its time over every update while ``slow``."""
+    """A metadata store that delays updates while ``slow``."""
 
     slow = False
     under_way = 0
@@ -36,22 +38,16 @@ class Slow(FaultyStore):
             self.under_way -= 1
 
 
-class NoFaults:
-    def next(self, operation: str) -> None:
-        return None
-
-
 @scenario()
-async def test_timers_go_on_while_the_metadata_store_takes_its_time(cluster: MemoryCluster, client: Client) -> None:
+async def test_timers_continue_while_the_metadata_store_takes_its_time(cluster: MemoryCluster, client: Client) -> None:
     stores: list[Slow] = []
 
     def slowly(store: object) -> Slow:
-        stores.append(Slow(store, NoFaults(), cluster.world.clock))  # type: ignore[arg-type]
+        stores.append(Slow(store, Script([]), cluster.world.clock))  # type: ignore[arg-type]
         return stores[0]
 
     async with cluster.client(SMALL, seen_through=slowly) as other:
-        ledger = await other.create_ledger()
-        await ledger.append_many(lines(10))
+        ledger = await written_ledger(other, 10)
         stores[0].slow = True
         _, second, third = (cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies)
         third.kill()
@@ -84,12 +80,10 @@ async def test_a_defect_in_background_work_ends_the_writer_instead_of_hanging_it
 async def test_a_bookie_that_refuses_adds_keeps_its_connection_for_everyone_else(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Reads, fences and other ledgers share the connection; the writer leaves it alone, longer each time."""
-    finished = await client.create_ledger()
-    await finished.append_many(lines(10))
+    """Reads, fences and other ledgers share the connection, so the writer pauses longer and longer."""
+    finished = await written_ledger(client, 10)
     await finished.close()
-    left_open = await client.create_ledger()
-    await left_open.append_many(lines(10))
+    left_open = await written_ledger(client, 10)
     left_open.abandon()
     broken: list[str] = []
     offered = 0
@@ -143,8 +137,8 @@ async def test_the_first_refusal_over_an_old_connection_is_followed_by_a_pause(
         offered += method == "add"
 
     full.read_only, full.gate = True, count
-    # The pause is twice that between connection attempts, and doubles with every refusal.
-    for start in range(9):
+    # The pause is once to twice that between connection attempts, and doubles with every refusal.
+    for start in range(4):
         await ledger.append_many(lines(1, start))
         await cluster.world.clock.sleep(2 * SMALL.reconnect_ms / 1000 / 10)
     assert offered == 1

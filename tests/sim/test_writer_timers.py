@@ -1,4 +1,4 @@
-"""The timers of writers on an event loop that has too much to do: judgements are put off, and not for ever."""
+"""Timers of writers on an overloaded event loop: decisions are delayed, but not for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import NotEnoughBookies
-from tallybook.runtime.deterministic import SimClock
+from tallybook.sim.deterministic import SimClock
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, scenario
 

@@ -1,4 +1,4 @@
-"""What tests of whatever blocks use: a blocking client on bookies in memory, and Ctrl-C."""
+"""Fixtures for tests of the blocking APIs: a blocking client on in-memory bookies, and simulated Ctrl-C."""
 
 import signal
 import threading
@@ -19,29 +19,29 @@ SMALL = ClientSettings(max_batch_bytes=4096, max_in_flight_batches=4, max_pendin
 
 
 class Stage:
-    """Three bookies in memory that live on the loop of a blocking client."""
+    """Three in-memory bookies on the loop of a blocking client."""
 
     def __init__(self) -> None:
         self.cluster = MemoryCluster(SimpleNamespace(clock=RealClock(), rng=SeededRng(1)), bookies=3)  # type: ignore[arg-type]
         self.client = self.another()
 
     def another(self) -> Client:
-        """One more client, which is to be used on the same loop, or only closed."""
+        """Another client, to be used on the same loop or only closed."""
         return Client(self.cluster.client()._cluster, SMALL)
 
     def hold(self) -> None:
-        """Let nothing be acked."""
+        """Withhold all acks."""
         self._each(lambda bookie: bookie.hold_commits())
 
     def release(self) -> None:
-        """Let everything be acked again."""
+        """Send acks again."""
         self._each(lambda bookie: bookie.release_commits())
 
     def _each(self, change: Callable[[Any], None]) -> None:
         self.client._loop.call(lambda: [change(bookie) for bookie in self.cluster.bookies.values()])
 
     def tasks(self) -> int:
-        """How much goes on."""
+        """Number of running tasks of the client."""
         return self.client._loop.call(lambda: len(self.client._engine._tasks._running))
 
 
@@ -60,7 +60,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """``interrupted_while(call)`` interrupts the call once it waits, as Ctrl-C does."""
+    """``interrupted_while(call)`` interrupts the call while it waits, as Ctrl-C does."""
 
     def handler(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -71,7 +71,7 @@ def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
         stop = threading.Event()
 
         def interrupt() -> None:
-            # Until it takes effect: a signal that comes just before a thread begins to wait does not wake it.
+            # Repeat until it takes effect: a signal just before a thread starts to wait does not wake it.
             stop.wait(0.1)
             while not stop.wait(0.05):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -80,7 +80,7 @@ def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
             other.submit(interrupt)
             try:
                 call()
-                pytest.fail("it came to its end")
+                pytest.fail("the call ended without an interrupt")
             except KeyboardInterrupt:
                 stop.set()
             finally:
@@ -92,6 +92,6 @@ def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 @pytest.fixture
 def streams(stage: Stage) -> Iterator[StreamStore]:
-    """Its streams."""
+    """The streams of the stage."""
     with StreamStore(stage.client) as streams:
         yield streams

@@ -1,4 +1,4 @@
-"""A server of HTTP with a few endpoints, and who asks it, over real connections."""
+"""An HTTP server with a few endpoints, and a client, over real connections."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tallybook.core.access import ANYBODY, Limits, Permission, Presented, Principal
+from tallybook.core.access import Limits, Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, Unauthenticated
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_api import Asked, Endpoint, Offer, Page
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.metrics_text import parse_series
+from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, HttpApi, StaticPage
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.parsing import parse_series
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Tasks
 
 DEADLINE_SECONDS = 20
@@ -24,7 +24,7 @@ JSON = {"content-type": "application/json"}
 
 @dataclass
 class Answer:
-    """What came back, up to the end of the connection."""
+    """The received bytes up to the end of the connection."""
 
     raw: bytes
 
@@ -46,12 +46,12 @@ class Answer:
 
     @property
     def count(self) -> int:
-        """How many answers there are."""
+        """Number of answers."""
         return self.raw.count(b"HTTP/1.1 ")
 
 
-class Gate:
-    """Lets in by a word in place of a token."""
+class TokenAccess:
+    """Authenticates callers by fixed tokens."""
 
     known: ClassVar = {
         "Bearer reader": Principal("reader", frozenset({Permission.READ})),
@@ -62,18 +62,13 @@ class Gate:
 
     def principal(self, presented: Presented) -> Principal:
         if not presented.authorization:
-            raise Unauthenticated("a token is wanted")
+            raise Unauthenticated("a token is required")
         if len(presented.authorization) > 1:
-            raise Unauthenticated("one token is wanted")
+            raise Unauthenticated("only one token is allowed")
         try:
             return self.known[presented.authorization[0]]
         except KeyError:
-            raise AccessDenied("nobody has this token") from None
-
-
-class Open:
-    def principal(self, presented: Presented) -> Principal:
-        return ANYBODY
+            raise AccessDenied("unknown token") from None
 
 
 @dataclass
@@ -81,11 +76,11 @@ class Served:
     """A server with a few endpoints."""
 
     address: str
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[EndpointRequest] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
 
     def number(self, name: str, **label: str) -> float:
-        """What it shows under /metrics, without being asked over HTTP."""
+        """The value of a metric, read without HTTP."""
         series = parse_series(self.metrics.text().decode())
         return sum(value for found, labels, value in series if found == name and labels == label)
 
@@ -97,7 +92,7 @@ class Served:
                 writer.write(request)
                 raw = b""
                 with contextlib.suppress(ConnectionResetError):
-                    # Where not all was read of what was sent, the end of a connection is a reset.
+                    # If the server has not read all data, it ends the connection with a reset.
                     while piece := await reader.read(1 << 16):
                         raw += piece
                 return Answer(raw)
@@ -113,20 +108,32 @@ class Served:
 
 
 @asynccontextmanager
+async def running(server: HttpServer, listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    """Run a server; no task of it may fail. Gives its address."""
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    await server.start(listen, tasks)
+    try:
+        yield server.address
+    finally:
+        await server.close()
+        await tasks.close()
+
+
+@asynccontextmanager
 async def serving(
     access: Any = None, listen: str = "127.0.0.1:0", more: Sequence[Endpoint] = (), **raises: Exception
 ) -> AsyncIterator[Served]:
-    """A server whose endpoints write down what they were asked."""
+    """A server whose endpoints record their requests."""
 
-    async def note(asked: Asked) -> object:
+    async def note(asked: EndpointRequest) -> object:
         served.asked.append(asked)
         return {"path": dict(asked.path), "query": dict(asked.query), "text": "<script>alert(1)</script>"}
 
-    async def number(asked: Asked) -> object:
+    async def number(asked: EndpointRequest) -> object:
         served.asked.append(asked)
         return {"id": asked.id("id"), "limit": asked.count("limit", 7, 100)}
 
-    async def fail(asked: Asked) -> object:
+    async def fail(asked: EndpointRequest) -> object:
         raise raises[asked.path["how"]]
 
     endpoints = [
@@ -139,16 +146,11 @@ async def serving(
         Endpoint("POST", "/api/v1/fails/{how}", Permission.ADMINISTER, fail, action="fail"),
         *more,
     ]
-    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
+    offer = HttpApi(endpoints, {"/": StaticPage("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
     metrics = Metrics()
     server = HttpServer(metrics, lambda: None, None, offer)
     if access is not None:
         server._access = server._refusals._access = access
-    await server.start(listen, tasks)
-    served = Served(server.address, metrics=metrics)
-    try:
+    async with running(server, listen) as address:
+        served = Served(address, metrics=metrics)
         yield served
-    finally:
-        await server.close()
-        await tasks.close()

@@ -1,4 +1,4 @@
-"""Pages whose tables name, for each of their lines, the tests that hold it."""
+"""Parser for pages with tables that name a test in each row."""
 
 import re
 from pathlib import Path

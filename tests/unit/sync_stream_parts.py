@@ -1,4 +1,4 @@
-"""What tests of blocking streams write, read and wait for."""
+"""Helpers for tests of blocking clients and streams: records to write, reads, and waits."""
 
 import contextlib
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tallybook.core.errors import Busy
-from tallybook.stream.sync import PendingRecord, Position, StreamStore, StreamWriter
+from tallybook.stream.sync import Position, StreamStore
 
 PATIENCE = 20.0
 """Seconds, for what takes milliseconds unless it is broken."""
@@ -25,13 +25,13 @@ def written(streams: StreamStore, count: int, **policy: object) -> list[Position
 
 
 def payloads(streams: StreamStore, **how: Any) -> list[bytes]:
-    """What the stream ``s`` has."""
+    """The records of stream ``s``."""
     return [record.payload for record in streams.reader("s", follow=False, **how)]
 
 
-def filled(writer: StreamWriter) -> list[PendingRecord]:
-    """Append until there is no room."""
-    pending: list[PendingRecord] = []
+def filled(writer: Any) -> list[Any]:
+    """Append until the budget is used up."""
+    pending: list[Any] = []
     with contextlib.suppress(Busy):
         while True:
             pending.append(writer.append_nowait(bytes(500)))

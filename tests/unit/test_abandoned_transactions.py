@@ -1,4 +1,4 @@
-"""Who tidies up after transactions, and who commits, where something is odd, damaged or away: the others go on."""
+"""Cleanup and commits of transactions with invalid, damaged or unavailable records: the others go on."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -7,16 +7,16 @@ import pytest
 
 from tallybook.core.errors import Conflict, DamagedFile, MetadataUnavailable, NewerFormat
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.commits import abandon, commit, forget, note_attempt
-from tallybook.metadata.faulty import FaultyStore, Script
-from tallybook.metadata.left_behind import delete_left_behind
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.sink_record import Committed, SinkRecord
-from tallybook.metadata.transactions import SINCE, Transaction, View, is_pending, read_view, transaction_of
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.transactions.abandoned import delete_abandoned
+from tallybook.metadata.transactions.commit import abandon, commit, forget, record_attempt
+from tallybook.metadata.transactions.model import SINCE, Transaction, View, is_pending, read_view, transaction_of
+from tallybook.metadata.transactions.sink_record import Committed, SinkRecord
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
 
 TTL_S = 100
 NAMED, ONCE = Transaction("sales", 3), Transaction.once("8d0c-11")
@@ -59,10 +59,6 @@ class AwayOnceCommitted(FaultyStore):
         return await super()._begin(operation)
 
 
-async def nothing() -> None:
-    return
-
-
 async def stop() -> None:
     raise StoppedError
 
@@ -80,10 +76,10 @@ class Stage:
         self.damaged: list[str] = []
 
     async def write(self, transaction: Transaction, count: int = 2) -> list[int]:
-        """What the tasks of an attempt leave."""
+        """The ledgers that the tasks of an attempt leave."""
         found = [await self.ledger(transaction.marks) for _ in range(count)]
         for ledger_id in found:
-            await note_attempt(self.store, transaction, ledger_id)
+            await record_attempt(self.store, transaction, ledger_id)
         return found
 
     async def ledger(self, custom: dict[str, bytes]) -> int:
@@ -97,10 +93,10 @@ class Stage:
         return ledger_id
 
     async def tidy(self, found: Iterable[LedgerMetadata] | None = None, store: Any = None) -> int:
-        """As the offloader does, when all ledgers are old."""
-        return await delete_left_behind(
+        """Run the cleanup of the offloader, when all ledgers are old."""
+        return await delete_abandoned(
             updater_of(store or self.store), await self.ledgers() if found is None else found, ttl_s=TTL_S,
-            now_ms=TTL_S * 1000, say_damaged=lambda error: self.damaged.append(error.message),
+            now_ms=TTL_S * 1000, on_damaged=lambda error: self.damaged.append(error.message),
         )  # fmt: skip
 
     async def ledgers(self) -> list[LedgerMetadata]:
@@ -166,7 +162,7 @@ ODD_MARKS = [
 
 
 @pytest.mark.parametrize("mark", ODD_MARKS)
-async def test_a_ledger_with_an_odd_mark_belongs_to_no_transaction_and_keeps_nobody_from_tidying_up(
+async def test_a_ledger_with_an_invalid_mark_belongs_to_no_transaction_and_does_not_stop_the_cleanup(
     mark: bytes,
 ) -> None:
     stage = Stage()
@@ -188,7 +184,7 @@ def test_what_writers_of_transactions_mark_is_understood(sink: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"{", b'{"format": 9, "last": 1, "ledgers": []}'], ids=["damaged", "newer"])
-async def test_a_record_that_cannot_be_understood_is_told_and_the_other_sinks_are_tidied(value: bytes) -> None:
+async def test_an_unreadable_record_is_reported_and_the_other_sinks_are_cleaned_up(value: bytes) -> None:
     stage = Stage()
     theirs = [await stage.write(Transaction(sink, 3), 1) for sink in ("a", "once/a", "zoo")]
     for sink in ("a", "once/a", "zoo"):
@@ -213,25 +209,8 @@ async def test_a_record_that_cannot_be_understood_is_told_and_the_other_sinks_ar
 # --- a batch that is committed after all ------------------------------------------------------------------------------
 
 
-async def test_a_batch_that_was_committed_and_forgotten_since_the_survey_leaves_no_record() -> None:
-    stage = Stage()
-    ledgers = await stage.write(ONCE)
-    found = await stage.ledgers()
-    assert await commit(stage.store, updater_of(stage.store), ONCE, ledgers)
-    await forget(stage.store, updater_of(stage.store), ONCE.sink)
-
-    async def refuse(*_: Any) -> Any:
-        raise StoppedError
-
-    store = Before(stage.store, 0, nothing)
-    store.write_record = refuse  # type: ignore[method-assign]
-    assert await stage.tidy(found, store) == 0
-    assert await stage.visible() == ledgers
-    assert list(stage.shared.records) == ["sink-clock"]
-
-
 async def test_a_batch_that_is_committed_and_forgotten_while_it_is_tidied_up_leaves_no_record() -> None:
-    """Before each call of who tidies up in turn. Its ledgers come into view, or are deleted: all of them."""
+    """Before each call of the cleanup in turn. The ledgers become visible, or are deleted: all of them."""
     outcomes, at, came = set[bool](), 0, True
     while came:
         stage = Stage()
@@ -265,8 +244,10 @@ async def tidy_up(stage: Stage, store: Any, _ledgers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("who", [give_up, tidy_up])
-async def test_ledgers_of_a_batch_lose_their_pending_mark_with_the_tick_whoever_settles_them(who: Any) -> None:
-    """The commit has stopped behind its compare-and-set; who comes next stops before each of its calls in turn."""
+async def test_ledgers_of_a_batch_lose_their_pending_mark_with_the_tick_of_any_process_that_settles_them(
+    who: Any,
+) -> None:
+    """The commit has stopped after its compare-and-set; the next process stops before each of its calls in turn."""
     at, stopped, settled = 0, True, 0
     while stopped:
         stage = Stage()

@@ -1,4 +1,4 @@
-"""What every error, as the answer to an add, means to a writer: no bookie loses its place for a caller's fault."""
+"""Errors of adds, as a writer interprets them: no bookie is replaced for a fault of the caller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.client.writer.actions import Action, Died, Reconnect, Rejoin, ReplacementWanted, SendLater
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.rules import WriterRules
+from tallybook.client.writer.policy import WriterPolicy
 from tallybook.core import errors as e
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
@@ -20,18 +20,20 @@ CALLERS = (
     e.ForeignDirectory, e.DirectoryInUse, e.NoSuchBookie, e.ArchiveDenied, e.ForeignPosition, e.OutOfOrder,
     e.NoSuchStream, e.StreamExists, e.StreamClosed, e.StreamEnded, e.StreamFenced, e.StreamGap, e.PositionMismatch,
     e.NoSuchSubscription, e.NoSuchNamespace, e.Unauthenticated, e.AccessDenied, e.NoSuchCluster, e.ArchiveKeyMissing,
-    e.LedgerInUse, e.HandleClosed, e.OtherLedger,
+    e.LedgerInUse, e.HandleClosed, e.OtherLedger, e.QuotaExceeded,
 )  # fmt: skip
 EXPECTED: dict[type[e.TallybookError], str] = {
     **dict.fromkeys(CALLERS, ENDS),
-    **dict.fromkeys((e.Busy, e.MetadataUnavailable, e.StreamOwned, e.ReaderTooSlow, e.CreditExceeded), WAITS),
+    **dict.fromkeys(
+        (e.Busy, e.MetadataUnavailable, e.StreamOwned, e.ReaderTooSlow, e.CreditExceeded, e.EnsembleTooLarge), WAITS
+    ),
     **dict.fromkeys((e.BookieUnavailable, e.RequestTimeout), CONNECTS),
 }
-"""All others are the bookie's own trouble."""
+"""All other errors are the fault of the bookie."""
 
 
 def machine_with_a_batch(batch: bytes) -> WriterMachine:
-    rules = WriterRules(add_timeout_s=10.0, away_timeout_s=4.0, lag_limit_bytes=10_000, max_changes=1000)
+    rules = WriterPolicy(add_timeout_s=10.0, away_timeout_s=4.0, lag_limit_bytes=10_000, max_changes=1000)
     machine = WriterMachine(1, Quorum(3, 3, 2), ["b1", "b2", "b3"], rules, now=0.0)
     for position in range(3):
         machine.connected(position, 0.0)

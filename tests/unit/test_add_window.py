@@ -1,9 +1,9 @@
-"""How much of its credit a client uses: less when it is refused for want of room, and all of it again in the end."""
+"""The add window of a client: it shrinks after refusals for lack of space, and grows back later."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.client.add_window import LEAST_BYTES, STEP_BYTES, AddWindow
+from tallybook.client.connection.add_window import MIN_WINDOW_BYTES, STEP_BYTES, AddWindow
 from tallybook.core.limits import KIB, MIB
 
 CREDIT = 4 * MIB
@@ -23,7 +23,7 @@ def test_a_client_that_was_never_refused_uses_all_of_its_credit():
     assert window.size_bytes == CREDIT
 
 
-def test_a_refusal_halves_it_once_for_all_that_were_under_way():
+def test_a_refusal_halves_it_once_for_all_that_were_in_flight():
     window = AddWindow(CREDIT)
     for number in range(1, 8):
         window.refused(number, sent=7)
@@ -36,17 +36,17 @@ def test_a_refusal_halves_it_once_for_all_that_were_under_way():
 
 def test_it_has_a_least_size_and_any_one_batch_goes_when_nothing_is_unanswered():
     window = refused(40, AddWindow(CREDIT))
-    assert window.size_bytes == LEAST_BYTES
+    assert window.size_bytes == MIN_WINDOW_BYTES
     assert window.fits(0, CREDIT)
-    assert not window.fits(1, LEAST_BYTES)
-    assert window.fits(1, LEAST_BYTES - 1)
+    assert not window.fits(1, MIN_WINDOW_BYTES)
+    assert window.fits(1, MIN_WINDOW_BYTES - 1)
 
 
 def test_a_credit_below_the_least_size_is_used_and_never_exceeded():
-    window = refused(3, AddWindow(LEAST_BYTES // 2))
-    assert window.size_bytes == LEAST_BYTES // 2
-    assert not window.fits(1, LEAST_BYTES // 2)
-    assert not window.fits(0, LEAST_BYTES)
+    window = refused(3, AddWindow(MIN_WINDOW_BYTES // 2))
+    assert window.size_bytes == MIN_WINDOW_BYTES // 2
+    assert not window.fits(1, MIN_WINDOW_BYTES // 2)
+    assert not window.fits(0, MIN_WINDOW_BYTES)
 
 
 def test_it_grows_by_a_step_for_each_whole_window_that_is_taken():
@@ -72,11 +72,11 @@ def test_all_of_the_credit_is_used_again_however_small_the_batches_are():
     st.integers(min_value=1, max_value=64 * MIB),
     st.lists(st.one_of(st.none(), st.integers(min_value=0, max_value=64 * MIB)), max_size=200),
 )
-def test_it_keeps_between_its_bounds_whatever_comes(credit_bytes, events):
+def test_the_window_stays_within_its_bounds_after_any_events(credit_bytes, events):
     window = AddWindow(credit_bytes)
     for number, taken in enumerate(events, 1):
         if taken is None:
             window.refused(number, number)
         else:
             window.taken(taken)
-        assert min(LEAST_BYTES, credit_bytes) <= window.size_bytes <= credit_bytes
+        assert min(MIN_WINDOW_BYTES, credit_bytes) <= window.size_bytes <= credit_bytes

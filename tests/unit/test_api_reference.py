@@ -1,7 +1,7 @@
-"""The reference of what programs import (``scripts/gen-api-docs``): it is made without a warning, and it is true.
+"""The API reference (``scripts/gen-api-docs``): it builds without warnings, and agrees with the code.
 
-What docstrings say of arguments, errors and each other is compared with the code. Each comparison is tried on a
-function that is told of wrongly.
+Statements of docstrings about arguments, errors and other functions are compared with the code. Each comparison is
+tested on a function with a wrong docstring.
 """
 
 import builtins
@@ -22,12 +22,12 @@ from tallybook.core import errors
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gen-api-docs"
 MODULES = runpy.run_path(str(SCRIPT))["MODULES"]
 
-# Errors of libraries that pass through, and what is raised under a condition that the text behind it tells.
+# Errors of libraries that pass through, and errors raised under a condition that their text describes.
 OF_OTHERS = {"StreamingQueryException"}
 
 
 class Told(NamedTuple):
-    """Something that the reference tells of, with its class, if it has one, and the module it is imported from."""
+    """A documented object, with its class, if it has one, and the module it is imported from."""
 
     name: str
     value: Any
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is told."""
+        """The documentation."""
         return inspect.getdoc(self.value) or ""
 
     def section(self, title: str) -> list[str]:
@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 def names_of(module: Any) -> list[str]:
-    """What a module offers."""
+    """The public names of a module."""
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     return getattr(module, "__all__", [name for name in own if not name.startswith("_")])
 
@@ -106,7 +106,7 @@ def check_references(one: Told) -> str:
 
 
 def leads_somewhere(dotted: str, value: Any) -> bool:
-    """Whether there is what ``dotted`` names, seen from ``value``."""
+    """Whether ``dotted`` names an existing object, relative to ``value``."""
     for name in dotted.split("."):
         if not hasattr(value, name):
             return False
@@ -177,6 +177,6 @@ def of_no_such_neighbour():
         (check_references, of_no_such_neighbour, "no such name beside it: Told.chapter"),
     ],
 )
-def test_what_is_told_wrongly_is_found_and_nothing_else(check, function, wrong):
+def test_wrong_docstrings_are_found_and_no_others(check, function, wrong):
     one = Told(function.__name__, function, *[sys.modules[__name__]] * 2)
     assert {other: other(one) for other in CHECKS if other(one)} == {check: wrong}

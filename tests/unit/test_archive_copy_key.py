@@ -1,16 +1,16 @@
-"""The key for sealed copies: one for the archive, whoever makes it, and whatever key it is wrapped with."""
+"""The key for encrypted copies: one per archive, even if several processes create it, and rewrapped by any key."""
 
 import asyncio
 
 import pytest
 
-from tallybook.archive.copy_key import RECORD, find_copy_key, settle_copy_key
-from tallybook.archive.objects.seal_format import copy_data_key, encode_key, wrap
+from tallybook.archive.copy_key import RECORD, ensure_copy_key, find_copy_key
+from tallybook.archive.objects.encryption.format import copy_data_key, encode_key, wrap
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, MetadataOutcomeUnknown
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import MetadataStore, Unknown
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def store() -> MetadataStore:
     return MemoryMetadata(SeededRng(1)).client().store
 
 
-async def test_it_is_made_once_by_who_needs_it(store):
-    keys = HeldKeys()
+async def test_it_is_created_once_on_first_use(store):
+    keys = InMemoryKeys()
     assert await find_copy_key(store, keys) is None
-    assert await settle_copy_key(store, keys, make=False) is None
-    made = await settle_copy_key(store, keys, make=True)
+    assert await ensure_copy_key(store, keys, make=False) is None
+    made = await ensure_copy_key(store, keys, make=True)
     assert made is not None
     assert (len(made.key), made.before) == (32, "")
     assert repr(made.key) not in repr(made)
-    again = await settle_copy_key(store, keys, make=True)
+    again = await ensure_copy_key(store, keys, make=True)
     assert again is not None
     assert (again.key, again.before) == (made.key, "k1")
     record = await store.read_record(RECORD)
@@ -34,43 +34,44 @@ async def test_it_is_made_once_by_who_needs_it(store):
     assert made.key not in record.value
 
 
-async def test_all_who_make_it_at_the_same_time_have_the_same_one(store):
-    found = await asyncio.gather(*(settle_copy_key(store, HeldKeys(), make=True) for _ in range(5)))
+async def test_concurrent_creators_get_the_same_one(store):
+    found = await asyncio.gather(*(ensure_copy_key(store, InMemoryKeys(), make=True) for _ in range(5)))
     assert len({each.key for each in found if each is not None}) == 1
 
 
 async def test_it_outlives_the_keys_that_it_is_wrapped_with(store):
-    keys = HeldKeys()
-    made = await settle_copy_key(store, keys, make=True)
+    keys = InMemoryKeys()
+    made = await ensure_copy_key(store, keys, make=True)
     keys.rotate()
     assert (await find_copy_key(store, keys)).before == "k1"
-    assert (await settle_copy_key(store, keys, make=False)).before == "k1"
-    found = await find_copy_key(store, HeldKeys(2))
+    assert (await ensure_copy_key(store, keys, make=False)).before == "k1"
+    found = await find_copy_key(store, InMemoryKeys(2))
     assert (found.key, found.before) == (made.key, "k2")
 
 
 async def test_it_is_not_replaced_where_the_key_for_it_is_missing(store):
-    await settle_copy_key(store, HeldKeys(1), make=True)
+    await ensure_copy_key(store, InMemoryKeys(1), make=True)
     with pytest.raises(ArchiveKeyMissing, match="k1"):
-        await settle_copy_key(store, HeldKeys(2), make=True)
+        await ensure_copy_key(store, InMemoryKeys(2), make=True)
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"TBSK", encode_key(wrap(bytes(32), "k1", HeldKeys().keys.keys["k1"], bytes(12), 0, "ledgers/x"))]
+    "value",
+    [b"", b"TBSK", encode_key(wrap(bytes(32), "k1", InMemoryKeys().keys.keys["k1"], bytes(12), 0, "ledgers/x"))],
 )
 async def test_a_record_that_is_none_or_an_objects_own_key_is_damage(store, value):
     await store.write_record(RECORD, value, None)
     with pytest.raises(DamagedFile, match=RECORD):
-        await settle_copy_key(store, HeldKeys(), make=True)
+        await ensure_copy_key(store, InMemoryKeys(), make=True)
 
 
-async def test_that_it_may_have_been_written_is_told(store, monkeypatch):
+async def test_a_possible_write_is_reported(store, monkeypatch):
     async def unknown(*_args: object) -> Unknown:
         return Unknown("away")
 
     monkeypatch.setattr(store, "write_record", unknown)
     with pytest.raises(MetadataOutcomeUnknown, match="away"):
-        await settle_copy_key(store, HeldKeys(), make=True)
+        await ensure_copy_key(store, InMemoryKeys(), make=True)
 
 
 def test_the_key_of_a_copy_follows_from_its_content_its_name_and_the_key_for_copies():

@@ -1,4 +1,4 @@
-"""A directory as an object store: what else lies in it is left alone."""
+"""A directory as an object store: foreign files in it are left alone."""
 
 from pathlib import Path
 

@@ -1,22 +1,22 @@
-"""Who may write to a sealed archive: those with keys, and nobody else, however they came to run."""
+"""Writes to an encrypted archive need keys, in every process and by every call."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tallybook.archive.encryption_record import encrypted_since, record_encryption
+from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.open import OpenedStore
-from tallybook.archive.objects.sealed import SealedStore
-from tallybook.archive.sealing import sealed_since, settle_sealing
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, DamagedFile
+from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.offload.process import opened
 from tallybook.offload.service import OffloadService, status_of
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security.archive_keys import add_key
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def place(tmp_path: Path, new_cluster: Callable[..., str]) -> dict[str, str]:
     }
 
 
-async def test_an_offloader_that_ran_without_keys_stops_before_its_next_round_once_another_seals(place):
+async def test_an_offloader_that_ran_without_keys_stops_before_its_next_pass_once_another_seals(place):
     async with (
         Client(place["metadata"]) as client,
         opened(client, place["url"], settle=True) as without,
@@ -44,10 +44,10 @@ async def test_an_offloader_that_ran_without_keys_stops_before_its_next_round_on
         assert offloader.totals.rounds == 1
 
 
-async def test_who_only_looks_needs_no_keys(place):
+async def test_listing_needs_no_keys(place):
     async with Client(place["metadata"]) as client:
         async with opened(client, place["url"], settle=True, archive_keys=place["keys"]) as archive:
-            assert await sealed_since(archive.metadata) is not None
+            assert await encrypted_since(archive.metadata) is not None
             await archive.check_ready()
         async with opened(client, None):
             pass
@@ -56,7 +56,7 @@ async def test_who_only_looks_needs_no_keys(place):
                 pass
 
 
-async def test_new_metadata_beside_a_bucket_with_sealed_objects_do_not_make_it_a_plain_one(place, new_cluster):
+async def test_new_metadata_beside_a_bucket_with_encrypted_objects_do_not_make_it_a_plain_one(place, new_cluster):
     async with (
         Client(place["metadata"]) as client,
         opened(client, place["url"], settle=True, archive_keys=place["keys"]) as archive,
@@ -68,7 +68,7 @@ async def test_new_metadata_beside_a_bucket_with_sealed_objects_do_not_make_it_a
                 pass
 
 
-async def test_a_bucket_that_is_not_listed_is_asked_again_before_anything_is_written_and_the_status_tells_of_it(
+async def test_an_unlisted_bucket_is_read_again_before_anything_is_written_and_the_status_reports_it(
     place, monkeypatch
 ):
     settings = OffloadSettings()
@@ -87,18 +87,18 @@ async def test_a_bucket_that_is_not_listed_is_asked_again_before_anything_is_wri
             assert (await status_of(archive))["last_error"] == "these keys list nothing"
             monkeypatch.undo()
             await service.work_off()
-            # By one whose metadata have gone.
-            await SealedStore(archive.store.below, archive.workers, HeldKeys()).put("ledgers/1", b"x")
+            # By an offloader whose metadata are gone.
+            await EncryptedStore(archive.store.below, archive.workers, InMemoryKeys()).put("ledgers/1", b"x")
             with pytest.raises(ArchiveKeyMissing):
                 await service.work_off()
 
 
-async def test_since_when_an_archive_is_sealed_is_written_once():
+async def test_since_when_an_archive_is_encrypted_is_written_once():
     store = MemoryMetadata(SeededRng(1)).client().store
-    assert await sealed_since(store) is None
-    await settle_sealing(store, 17)
-    await settle_sealing(store, 18)
-    assert await sealed_since(store) == 17
+    assert await encrypted_since(store) is None
+    await record_encryption(store, 17)
+    await record_encryption(store, 18)
+    assert await encrypted_since(store) == 17
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ async def test_a_record_that_cannot_be_understood_is_no_reason_to_write_plain(va
     store = MemoryMetadata(SeededRng(1)).client().store
     await store.write_record("archive/sealed", value, None)
     with pytest.raises(DamagedFile):
-        await sealed_since(store)
+        await encrypted_since(store)

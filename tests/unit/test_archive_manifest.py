@@ -1,4 +1,4 @@
-"""The manifest of a bucket as bytes: it comes back as it was, and nothing that is damaged is taken for one."""
+"""The manifest of a bucket as bytes: it is decoded as it was encoded, and damage is detected."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallybook.archive.format.root_file import encode_root_file
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest, read_manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
-from tallybook.archive.root_file import encode_root_file
-from tallybook.archive.schema import object_key
+from tallybook.archive.stream_records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.core.errors import ArchiveDenied, DamagedFile, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.runtime.clock import RealClock
@@ -82,10 +82,6 @@ def test_a_manifest_of_a_newer_format_is_refused_as_such() -> None:
 def test_a_manifest_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(DamagedFile, match="names a ledger twice"):
         decode_manifest(forged("1", ledger_id=[1, 1, -1]), "it")
-
-
-async def test_a_bucket_without_a_manifest_has_none() -> None:
-    assert await read_manifest(MemoryStore(RealClock()), InlineWorkers()) is None
 
 
 class Forbidding(MemoryStore):

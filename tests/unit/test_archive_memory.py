@@ -1,4 +1,4 @@
-"""What an archiving process keeps of freed memory, and gives back. Seen from outside, in a process of its own."""
+"""Freed memory of an archiving process: kept or returned. Measured from outside, in a separate process."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import asyncio, os
 import pyarrow as pa
-from tallybook.archive.memory import give_back_memory
+from tallybook.archive.memory import release_memory
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.runtime.tuning import keep_freed_memory
 
@@ -35,7 +35,7 @@ async def main():
     columns()
     lasting = messages()
     kept = held() - before
-    await give_back_memory(workers)
+    await release_memory(workers)
     print(pa.default_memory_pool().backend_name, kept, held() - before)
     await workers.close()
 

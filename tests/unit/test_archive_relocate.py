@@ -1,4 +1,4 @@
-"""An archive whose objects were moved: recorded once they are seen at the new place, and not while offloaders write."""
+"""An archive whose objects were moved: recorded once all are seen there, and not while offloaders write."""
 
 import shutil
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tallybook.archive.location import read_location, settle_location
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.patience import Patience
-from tallybook.archive.objects.patient import PatientStore
+from tallybook.archive.objects.retry_policy import RetryPolicy
+from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.url_record import ensure_location, read_location
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, Conflict, InvalidConfig
-from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
-from tallybook.metadata.leader import Leadership
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving
+from tallybook.metadata.records.leader import Leadership
 from tallybook.offload.leading import LEADER_RECORD
 from tallybook.offload.process import Archive, opened
 from tallybook.offload.relocate import Relocation, relocate_archive, relocate_to
@@ -30,7 +30,7 @@ from tallybook.sim.stage.scenario import lines, scenario
 
 
 @scenario()
-async def test_an_archive_is_relocated_only_if_every_object_is_at_the_new_place_unless_told_otherwise(
+async def test_an_archive_is_relocated_only_if_every_object_is_at_the_new_place_unless_forced(
     cluster: MemoryCluster, client: Client
 ) -> None:
     world, metadata = cluster.world, cluster.metadata.client().store
@@ -76,7 +76,7 @@ async def test_an_archive_is_not_relocated_while_an_offloader_leads(cluster: Mem
 def opened_at(stage: ArchiveStage, tasks: Tasks) -> Archive:
     """The archive of the stage, as a process of its own that has found it at the old place has it."""
     world, metadata = stage.cluster.world, stage.cluster.metadata.client().store
-    store = PatientStore(stage.store, Patience(world.clock, world.rng.fork("patience")))
+    store = RetryingStore(stage.store, RetryPolicy(world.clock, world.rng.fork("patience")))
     return Archive(metadata, store, InlineWorkers(), tasks, world.clock, world.rng.fork("process"), url="memory:old")
 
 
@@ -106,11 +106,11 @@ async def test_an_archive_is_not_relocated_while_a_ledger_is_being_written_to_th
 async def test_an_object_of_the_old_place_is_not_committed_once_the_archive_is_relocated(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Also not by those who do not lead, as the tasks of a merge by Spark."""
+    """Also not by processes without the lead, such as the tasks of a merge by Spark."""
     metadata, tasks, ledger_id = cluster.metadata.client().store, client_tasks("mover"), await closed(client)
     async with ArchiveStage(cluster) as stage:
         mover = opened_at(stage, tasks).mover(stage.client, stage.settings)
-        await settle_location(metadata, "memory:there")
+        await ensure_location(metadata, "memory:there")
         with pytest.raises(InvalidConfig, match="offload relocate"):
             await mover.move(await stage.planned(ledger_id))
         found = await client.ledger_metadata(ledger_id)
@@ -121,7 +121,7 @@ async def test_an_object_of_the_old_place_is_not_committed_once_the_archive_is_r
 @scenario()
 async def test_what_runs_once_leads_and_is_refused_where_another_leads(cluster: MemoryCluster, client: Client) -> None:
     metadata, clock, tasks = cluster.metadata.client().store, cluster.world.clock, client_tasks("offloader")
-    await settle_location(metadata, "memory:old")
+    await ensure_location(metadata, "memory:old")
     await closed(client)
     async with ArchiveStage(cluster) as stage:
         settings = stage.settings.model_copy(update={"max_set_wait_s": 0})
@@ -138,7 +138,7 @@ async def test_what_runs_once_leads_and_is_refused_where_another_leads(cluster: 
     await tasks.close()
 
 
-async def test_an_offloader_of_the_old_place_ends_before_its_next_round(
+async def test_an_offloader_of_the_old_place_ends_before_its_next_pass(
     tmp_path: Path, new_cluster: Callable[..., str]
 ) -> None:
     old, new, metadata = tmp_path / "old", tmp_path / "new", new_cluster()

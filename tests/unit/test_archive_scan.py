@@ -1,4 +1,4 @@
-"""Scans of archive objects: the rows that were written, few requests, little memory, and no damaged row gets out."""
+"""Scans of archive objects: the rows as written, few requests, little memory, and no damaged row."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,90 +10,49 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.archive import scan as scan_module
-from tallybook.archive.entry_range import EntryRange
-from tallybook.archive.object_check import Found
-from tallybook.archive.object_encoder import EncoderOptions, ObjectEncoder
-from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.packing import receipts
+from tallybook.archive.encoder import EncoderOptions
+from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.archive.format.schema import SCHEMA
 from tallybook.archive.scan import ObjectScan
-from tallybook.archive.schema import SCHEMA
-from tallybook.core.batch import decode_header, encode_batch, verify_batch
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing
-from tallybook.metadata.archived import Receipt
-from tallybook.runtime.clock import RealClock
-from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.runtime.tasks import InlineWorkers, ThreadWorkers
 
-KEY = "ledgers/x.parquet"
+from .archive_parts import KEY, WRITTEN_AT_US, CountingStore, batches, new_tasks, put_object
+
 Row = tuple[int, int, int, bytes]
 """Ledger, entry, microseconds, payload."""
-
-
-class Counting(MemoryStore):
-    """Remembers every ranged read, and may fail one."""
-
-    def __init__(self) -> None:
-        super().__init__(RealClock())
-        self.reads: list[tuple[int, int]] = []
-        self.fails: dict[int, Exception] = {}
-
-    async def read(self, key: str, offset: int, size: int) -> bytes:
-        self.reads.append((offset, size))
-        await asyncio.sleep(0)
-        if (error := self.fails.get(len(self.reads) - 1)) is not None:
-            raise error
-        return await super().read(key, offset, size)
-
-
-def new_tasks() -> Tasks:
-    def died(name: str, error: BaseException) -> None:
-        raise AssertionError(name) from error
-
-    return Tasks("scan", died)
 
 
 class Written:
     """An object, its receipts, and the rows that went into it."""
 
     def __init__(self) -> None:
-        self.store = Counting()
+        self.store = CountingStore()
         self.receipts: dict[int, Receipt] = {}
         self.rows: list[Row] = []
-        self.checksums: dict[tuple[int, int], int] = {}
 
     async def put(
         self, ledgers: dict[int, Sequence[Sequence[bytes]]], options: EncoderOptions | None = None, name: str = "x"
     ) -> "Written":
         """Put ledgers, given as batches of payloads, into one object."""
-        encoder, found = ObjectEncoder(name, 17, options), {}
-        for ledger_id, batches in ledgers.items():
-            encoder.begin(ledger_id, b"")
-            first = length = 0
-            for payloads in batches:
-                length += sum(map(len, payloads))
-                batch = encode_batch(
-                    ledger_id, first, payloads, lac=-1, ledger_length=length, written_at_us=1_000 + first
-                )
-                header = verify_batch(batch)
-                assert header == decode_header(batch)
-                encoder.add(batch, header)
-                self.rows += [(ledger_id, first + at, 1_000 + first, each) for at, each in enumerate(payloads)]
+        self.receipts = await put_object(self.store, ledgers, options, name)
+        for ledger_id, of_ledger in ledgers.items():
+            first = 0
+            for payloads in of_ledger:
+                at_us = WRITTEN_AT_US + first
+                self.rows += [(ledger_id, first + at, at_us, each) for at, each in enumerate(payloads)]
                 first += len(payloads)
-            ledger = encoder.end()
-            found[ledger_id] = Found(ledger.entries, ledger.payload_bytes, ledger.rolling_crc)
-        encoded = encoder.finish()
-        await self.store.put(KEY, b"".join(encoder.take()))
-        self.receipts = receipts(encoded, found, KEY, 17)
         return self
 
     @property
     def receipt(self) -> Receipt:
         return next(iter(self.receipts.values()))
 
-    def expected(self, *wanted: EntryRange) -> list[Row]:
+    def expected(self, *wanted: LedgerEntryRange) -> list[Row]:
         return [row for row in self.rows if any(row[0] == w[0] and w[1] <= row[1] <= w[2] for w in wanted)]
 
-    async def scan(self, *wanted: EntryRange, receipt: Receipt | None = None) -> list[Row]:
+    async def scan(self, *wanted: LedgerEntryRange, receipt: Receipt | None = None) -> list[Row]:
         tasks = new_tasks()
         found: list[Row] = []
         try:
@@ -121,32 +80,10 @@ def rows_of(table: pa.Table) -> list[Row]:
     return found
 
 
-def batches(count: int, size: int, per_batch: int, seed: int = 1) -> list[list[bytes]]:
-    rng = SeededRng(seed)
-    payloads = [rng.token(size) for _ in range(count)]
-    return [payloads[at : at + per_batch] for at in range(0, count, per_batch)]
-
-
 SMALL_GROUPS = EncoderOptions(row_group_bytes=1_000, page_bytes=300)
 
 
 # --- what comes back --------------------------------------------------------------------------------------------------
-
-
-async def test_a_whole_ledger_comes_back_as_it_was_written() -> None:
-    written = await Written().put({7: batches(500, 20, 9)}, SMALL_GROUPS)
-    whole = EntryRange(7, 0, 499)
-    assert await written.scan(whole) == written.rows == written.expected(whole)
-
-
-@pytest.mark.parametrize(
-    ("first", "last"), [(0, 0), (49, 49), (0, 53), (54, 107), (53, 54), (60, 61), (1, 498), (499, 499), (100, 400)]
-)
-async def test_ranges_within_row_groups_and_across_them_come_back_exactly(first: int, last: int) -> None:
-    written = await Written().put({7: batches(500, 20, 9)}, SMALL_GROUPS)
-    wanted = EntryRange(7, first, last)
-    assert await written.scan(wanted) == written.expected(wanted)
-    assert len(written.expected(wanted)) == last - first + 1
 
 
 @given(st.data())
@@ -159,7 +96,7 @@ def test_any_ledgers_and_any_ranges_come_back_exactly(run, data: st.DataObject) 
     wanted = []
     for ledger_id, count in counts.items():
         cuts = sorted(data.draw(st.lists(st.integers(0, count - 1), max_size=4, unique=True)) if count else [])
-        wanted += [EntryRange(ledger_id, first, last) for first, last in zip(cuts[::2], cuts[1::2], strict=False)]
+        wanted += [LedgerEntryRange(ledger_id, first, last) for first, last in zip(cuts[::2], cuts[1::2], strict=False)]
 
     async def play() -> None:
         options = EncoderOptions(row_group_bytes=data.draw(st.sampled_from([1, 300, 10_000])), page_bytes=200)
@@ -170,48 +107,26 @@ def test_any_ledgers_and_any_ranges_come_back_exactly(run, data: st.DataObject) 
     run(play())
 
 
-async def test_a_set_of_ledgers_is_scanned_in_the_order_of_the_object_and_each_alone() -> None:
-    ledgers = {each: batches(each, 10, 4, seed=each) for each in (1, 5, 40, 41)}
-    written = await Written().put({**ledgers, 50: []}, SMALL_GROUPS)
-    every = [EntryRange(each, 0, each - 1) for each in ledgers]
-    assert await written.scan(*reversed(every)) == written.rows
-    for each in ledgers:
-        assert await written.scan(EntryRange(each, 0, each - 1), receipt=written.receipts[each]) == written.expected(
-            EntryRange(each, 0, each - 1)
-        )
-    both = EntryRange(5, 2, 3), EntryRange(41, 7, 30)
-    assert await written.scan(*both) == written.expected(*both)
-    assert await written.scan() == []
-
-
 async def test_stretches_of_one_ledger_come_apart_although_they_touch() -> None:
-    """Whoever asked for them tells them apart by where they begin."""
+    """The caller distinguishes them by their start."""
     written = await Written().put({7: batches(20, 10, 20)})
     tasks = new_tasks()
-    wanted = [EntryRange(7, 10, 19), EntryRange(7, 0, 4), EntryRange(7, 5, 9)]
+    wanted = [LedgerEntryRange(7, 10, 19), LedgerEntryRange(7, 0, 4), LedgerEntryRange(7, 5, 9)]
     tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows(wanted)
     found = [(table["entry_id"][0].as_py(), table.num_rows) async for table in tables]
     assert found == [(0, 5), (5, 5), (10, 10)]
     await tasks.close()
 
 
-async def test_empty_and_large_payloads_and_ledgers_of_nothing_but_empty_ones() -> None:
-    large = SeededRng(3).token(1_000_000)
-    written = await Written().put({1: [[b"", large, b""], [b"x"]], 2: [[b""] * 300]}, EncoderOptions())
-    every = EntryRange(1, 0, 3), EntryRange(2, 0, 299)
-    assert await written.scan(*every) == written.rows
-    assert [row[3] for row in await written.scan(EntryRange(1, 1, 2))] == [large, b""]
-
-
 @pytest.mark.parametrize(
     "wanted",
-    [EntryRange(7, 0, 20), EntryRange(7, 20, 20), EntryRange(7, -1, 3), EntryRange(7, 5, 4), EntryRange(8, 0, 0),
-     EntryRange(9, 0, 0)],
+    [LedgerEntryRange(7, 0, 20), LedgerEntryRange(7, 20, 20), LedgerEntryRange(7, -1, 3), LedgerEntryRange(7, 5, 4),
+     LedgerEntryRange(8, 0, 0), LedgerEntryRange(9, 0, 0)],
 )  # fmt: skip
-async def test_entries_that_the_object_does_not_hold_are_not_made_up(wanted: EntryRange) -> None:
+async def test_entries_that_the_object_does_not_hold_are_not_made_up(wanted: LedgerEntryRange) -> None:
     written = await Written().put({7: batches(20, 10, 20), 9: []})
     with pytest.raises(ObjectDamaged, match=f"{KEY}.*ledger {wanted.ledger_id}"):
-        await written.scan(EntryRange(7, 0, 3), wanted)
+        await written.scan(LedgerEntryRange(7, 0, 3), wanted)
 
 
 # --- requests and memory ----------------------------------------------------------------------------------------------
@@ -219,12 +134,12 @@ async def test_entries_that_the_object_does_not_hold_are_not_made_up(wanted: Ent
 
 async def test_a_scan_costs_one_request_for_the_index_and_one_for_each_row_group() -> None:
     written = await Written().put({7: batches(1_000, 100, 10), 8: batches(10, 100, 10)}, EncoderOptions(20_000))
-    await written.scan(EntryRange(7, 0, 999))
+    await written.scan(LedgerEntryRange(7, 0, 999))
     whole = len(written.store.reads)
     assert 5 <= whole <= 8
     assert sum(size for _, size in written.store.reads) < 1.1 * written.receipt.object_bytes
     written.store.reads.clear()
-    await written.scan(EntryRange(7, 500, 501))
+    await written.scan(LedgerEntryRange(7, 500, 501))
     assert len(written.store.reads) == 2
     assert written.store.reads[0][0] == written.receipt.index.offset
 
@@ -232,7 +147,7 @@ async def test_a_scan_costs_one_request_for_the_index_and_one_for_each_row_group
 async def test_large_row_groups_are_read_in_bounded_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "READ_BYTES", 1_000)
     written = await Written().put({7: batches(50, 100, 10)})
-    assert await written.scan(EntryRange(7, 0, 49)) == written.rows
+    assert await written.scan(LedgerEntryRange(7, 0, 49)) == written.rows
     assert max(size for _, size in written.store.reads[1:]) == 1_000
     assert len(written.store.reads) > 5
 
@@ -240,7 +155,7 @@ async def test_large_row_groups_are_read_in_bounded_ranges(monkeypatch: pytest.M
 async def test_one_row_group_is_read_ahead_of_the_consumer_and_no_more() -> None:
     written = await Written().put({7: batches(500, 20, 50)}, SMALL_GROUPS)
     tasks = new_tasks()
-    tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows([EntryRange(7, 0, 499)])
+    tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows([LedgerEntryRange(7, 0, 499)])
     for taken in range(1, 8):
         await anext(tables)
         for _ in range(50):
@@ -250,10 +165,10 @@ async def test_one_row_group_is_read_ahead_of_the_consumer_and_no_more() -> None
     await tasks.close()
 
 
-async def test_a_consumer_that_stops_takes_the_read_that_is_under_way_with_it() -> None:
+async def test_a_consumer_that_stops_takes_the_read_that_is_in_flight_with_it() -> None:
     written = await Written().put({7: batches(500, 20, 50)}, SMALL_GROUPS)
     tasks, workers = new_tasks(), ThreadWorkers(1, "scan")
-    tables = ObjectScan(written.store, workers, tasks, written.receipt).rows([EntryRange(7, 0, 499)])
+    tables = ObjectScan(written.store, workers, tasks, written.receipt).rows([LedgerEntryRange(7, 0, 499)])
     assert rows_of(await anext(tables)) == written.rows[:50]
     await tables.aclose()
     for _ in range(10):
@@ -266,8 +181,8 @@ async def test_a_consumer_that_stops_takes_the_read_that_is_under_way_with_it() 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-async def harmless_or_told(written: Written, wanted: EntryRange) -> bool:
-    """Whether damage is told; whoever does not notice it gets the rows that were written."""
+async def harmless_or_told(written: Written, wanted: LedgerEntryRange) -> bool:
+    """Whether damage is reported; if not, the scan returned the rows that were written."""
     try:
         found = await written.scan(wanted)
     except ObjectDamaged:
@@ -284,14 +199,14 @@ async def test_no_flipped_bit_of_any_byte_that_is_read_gives_another_row() -> No
     good = await written.store.read(KEY, 0, written.receipt.object_bytes)
     told = 0
     index = written.receipt.index.offset
-    # Of the pages themselves, whose checksums are Parquet's business, some bytes stand for the others.
+    # For the pages themselves, which Parquet checksums, a sample of bytes is enough.
     for at in (*range(0, index, 7), *range(index, len(good), 3)):
         await written.store.put(KEY, good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
-        told += await harmless_or_told(written, EntryRange(7, 0, 29))
+        told += await harmless_or_told(written, LedgerEntryRange(7, 0, 29))
     assert told > len(good) / 10
 
 
-async def test_an_object_that_ends_early_or_was_replaced_is_told() -> None:
+async def test_an_object_that_ends_early_or_was_replaced_is_reported() -> None:
     written = await Written().put({7: batches(200, 20, 7)}, SMALL_GROUPS)
     good = await written.store.read(KEY, 0, written.receipt.object_bytes)
     other = await Written().put({7: batches(200, 20, 7, seed=2)}, SMALL_GROUPS, name="y")
@@ -300,23 +215,20 @@ async def test_an_object_that_ends_early_or_was_replaced_is_told() -> None:
     for bad in (good[:-1], good[:100], b"", same_size, shifted, bytes(len(good)), good[::-1], good + b"more"):
         await written.store.put(KEY, bad)
         if bad.startswith(good):
-            assert await written.scan(EntryRange(7, 0, 199)) == written.rows
+            assert await written.scan(LedgerEntryRange(7, 0, 199)) == written.rows
         else:
             with pytest.raises(ObjectDamaged, match=KEY):
-                await written.scan(EntryRange(7, 0, 199))
+                await written.scan(LedgerEntryRange(7, 0, 199))
 
 
-async def test_another_object_of_the_same_size_with_the_same_ledger_is_told() -> None:
+async def test_another_object_of_the_same_size_with_the_same_ledger_is_reported() -> None:
     written = await Written().put({7: batches(200, 20, 7)}, SMALL_GROUPS)
     other = await Written().put({7: batches(200, 20, 7)}, SMALL_GROUPS, name="y")
     data = await other.store.read(KEY, 0, other.receipt.object_bytes)
     await written.store.put(KEY, data)
     receipt = replace(other.receipt, object_id="x")
     with pytest.raises(ObjectDamaged, match="this is object y, not x"):
-        await written.scan(EntryRange(7, 0, 199), receipt=receipt)
-    await written.store.put(KEY, data[: written.receipt.object_bytes].ljust(written.receipt.object_bytes))
-    with pytest.raises(ObjectDamaged, match=KEY):
-        await written.scan(EntryRange(7, 0, 199))
+        await written.scan(LedgerEntryRange(7, 0, 199), receipt=receipt)
 
 
 @pytest.mark.parametrize("error", [ObjectMissing("gone"), ArchiveUnavailable("away"), ObjectDamaged("short")])
@@ -324,7 +236,7 @@ async def test_what_fails_in_the_middle_is_raised_there_behind_the_rows_before_i
     written = await Written().put({7: batches(500, 20, 50)}, SMALL_GROUPS)
     written.store.fails = {4: error}
     tasks, found = new_tasks(), []
-    tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows([EntryRange(7, 0, 499)])
+    tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows([LedgerEntryRange(7, 0, 499)])
 
     async def drain() -> None:
         async for table in tables:
@@ -340,7 +252,7 @@ async def test_a_failure_that_was_read_ahead_and_is_not_wanted_any_more_is_nobod
     written = await Written().put({7: batches(500, 20, 50)}, SMALL_GROUPS)
     written.store.fails = {2: ObjectMissing("gone")}
     tasks = new_tasks()
-    tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows([EntryRange(7, 0, 499)])
+    tables = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt).rows([LedgerEntryRange(7, 0, 499)])
     await anext(tables)
     for _ in range(20):
         await asyncio.sleep(0)

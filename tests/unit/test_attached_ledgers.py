@@ -1,14 +1,14 @@
-"""What a bookie says of the writer of a ledger: it is there, it is not, or it may be on the way back."""
+"""Whether a ledger has a writer, as a bookie sees it: attached, not attached, or possibly about to return."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from tallybook.bookie.attached_ledgers import MAX_LOST, MAX_LOST_STREAMS, AttachedLedgers
+from tallybook.bookie.rpc.attached_ledgers import MAX_LOST, MAX_LOST_STREAMS, AttachedLedgers
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, TallybookError
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.grpc_messages import Attach
-from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, WRITER_RETURN_SECONDS
+from tallybook.wire.batches import MAX_ATTACHED_LEDGERS, WRITER_RETURN_SECONDS
+from tallybook.wire.messages import Attach
 
 KEY, WRONG, IDENTITY, OTHER = b"k" * 32, b"w" * 32, b"i" * 16, b"o" * 16
 

@@ -1,4 +1,4 @@
-"""Asking bookies whether a command may be run, and what counts where they cannot say."""
+"""Bookies are asked whether a command is authorized; and the result if they cannot answer."""
 
 import asyncio
 import re
@@ -10,14 +10,14 @@ import pytest
 
 from tallybook.cli import rights
 from tallybook.cli.invocation import Invocation
-from tallybook.cli.rights import check_right
+from tallybook.cli.rights import check_permission
 from tallybook.client.authorization import (
-    ALLOWED_SECONDS,
-    ASK_SECONDS,
-    NEXT_SECONDS,
-    PATIENCE_SECONDS,
+    HEDGE_SECONDS,
     RENEW_SECONDS,
-    Said,
+    RENEWAL_WAIT_AFTER_SECONDS,
+    RENEWAL_WAIT_SECONDS,
+    TOTAL_SECONDS,
+    AuthorizationAnswer,
     WriteGuard,
     authorize,
 )
@@ -31,9 +31,9 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     Unauthenticated,
 )
-from tallybook.runtime.deterministic.world import World, run_seed
 from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.security import Standing
+from tallybook.runtime.security.own_rights import OwnPermissions
+from tallybook.sim.deterministic.world import World, run_seed
 
 ASK = (Permission.ADMINISTER, "bookie drain", ["b3"])
 
@@ -89,16 +89,16 @@ def test_bookies_that_hang_cost_a_second_each_and_all_of_them_no_more_than_there
     async def play(world: World) -> None:
         began = world.clock.monotonic()
         assert (await authorize(Bookies(**many(HANGS, 4), b3=None), *ASK)).by == "b3"
-        assert world.clock.monotonic() - began <= 4 * NEXT_SECONDS
+        assert world.clock.monotonic() - began <= 4 * HEDGE_SECONDS
         began = world.clock.monotonic()
         assert await authorize(Bookies(**many(HANGS)), *ASK) == (None, False)
-        assert world.clock.monotonic() - began == pytest.approx(ASK_SECONDS)
+        assert world.clock.monotonic() - began == pytest.approx(TOTAL_SECONDS)
 
     run_seed(1, play)
 
 
 @pytest.mark.parametrize("bookies", [Bookies(), Bookies(b1=OLD, b2=AWAY)])
-async def test_where_no_bookie_can_say_that_is_told_and_whether_one_is_too_old_to(bookies):
+async def test_if_no_bookie_can_answer_that_is_reported_and_whether_one_is_too_old(bookies):
     assert await authorize(bookies, *ASK) == (None, "b1" in bookies.answers)
 
 
@@ -124,17 +124,17 @@ def running(monkeypatch) -> Callable[..., None]:
 async def test_without_a_bookie_the_own_certificate_decides_and_the_command_is_noted_here(running, caplog):
     caplog.set_level("INFO", "tallybook.audit")
     running("bookie drain", "b3")
-    await check_right(Bookies(b1=AWAY), Standing("tallybook://admin/ada", frozenset(Permission)))
+    await check_permission(Bookies(b1=AWAY), OwnPermissions("tallybook://admin/ada", frozenset(Permission)))
     [line] = [record.tallybook_fields for record in caplog.records if record.getMessage() == "command"]
     assert (line["identity"], line["peer"], line["arguments"]) == ("tallybook://admin/ada", "no bookie", "b3")
 
 
 async def test_a_certificate_that_says_nothing_needs_a_bookie_that_does(running):
     running("bookie drain", "b3")
-    unknown = Standing("ada.example.org", None)
-    await check_right(Bookies(b1=None), unknown)
+    unknown = OwnPermissions("ada.example.org", None)
+    await check_permission(Bookies(b1=None), unknown)
     with pytest.raises(AccessDenied, match=r"no bookie can say whether ada.example.org has it"):
-        await check_right(Bookies(b1=AWAY), unknown)
+        await check_permission(Bookies(b1=AWAY), unknown)
 
 
 @pytest.mark.parametrize("bookies", [Bookies(b1=None), Bookies(b1=AWAY)])
@@ -142,7 +142,7 @@ async def test_all_words_of_a_command_are_noted_however_many_they_are(running, c
     caplog.set_level("INFO", "tallybook.audit")
     words = [f"--metadata={'x' * 5_000}", "last word"]
     running("ledger rm", *words)
-    await check_right(bookies, Standing("tallybook://admin/ada", frozenset(Permission)))
+    await check_permission(bookies, OwnPermissions("tallybook://admin/ada", frozenset(Permission)))
     lines = [str(ask[-1]) for ask in bookies.asked]
     lines += [record.tallybook_fields["arguments"] for record in caplog.records if record.getMessage() == "command"]
     assert max(map(len, lines)) <= 1_000
@@ -155,7 +155,7 @@ async def test_a_command_with_more_words_than_can_be_noted_is_refused(running):
     running("ledger rm", *map(str, range(20_000)))
     bookies = Bookies(b1=None)
     with pytest.raises(InvalidArgument, match=r"'ledger rm' has 108,889 characters of arguments.*fewer at a time"):
-        await check_right(bookies, Standing("tallybook://admin/ada", frozenset(Permission)))
+        await check_permission(bookies, OwnPermissions("tallybook://admin/ada", frozenset(Permission)))
     assert bookies.asked == []
 
 
@@ -163,12 +163,12 @@ async def test_a_command_with_more_words_than_can_be_noted_is_refused(running):
 
 
 class Asked:
-    """What bookies answer one question after the other: which one says yes, nothing for ever, or an error."""
+    """Answers of bookies to successive requests: the accepting bookie, no answer, or an error."""
 
-    def __init__(self, *answers: Said | Exception) -> None:
+    def __init__(self, *answers: AuthorizationAnswer | Exception) -> None:
         self.answers = list(answers)
 
-    async def __call__(self) -> Said:
+    async def __call__(self) -> AuthorizationAnswer:
         answer = self.answers.pop(0)
         if answer is HANGS:
             await asyncio.Event().wait()
@@ -177,104 +177,91 @@ class Asked:
         return answer
 
 
-YES, NONE, NO = Said("b1"), Said(None), AccessDenied("no more")
+YES, NONE, NO = AuthorizationAnswer("b1"), AuthorizationAnswer(None), AccessDenied("no more")
 CHANGE = "writing record a"
 
 
-def guarded_by(
-    play: Callable[[World, Callable[..., WriteGuard]], Awaitable[None]],
-) -> None:
-    """Play with guards that ask what they are given."""
+def guarded(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run the decorated coroutine as a test in a world, with a maker of guards that get the given answers."""
 
-    async def played(world: World) -> None:
-        tasks = client_tasks("test")
+    def test() -> None:
+        async def played(world: World) -> None:
+            tasks = client_tasks("test")
 
-        def guard(*answers: Said | Exception, **more: bool) -> WriteGuard:
-            return WriteGuard("ada.example.org", world.clock, tasks, Asked(*answers), **more)
+            def guard(*answers: AuthorizationAnswer | Exception, **more: bool) -> WriteGuard:
+                return WriteGuard("ada.example.org", world.clock, tasks, Asked(*answers), **more)
 
-        try:
-            await play(world, guard)
-        finally:
-            await tasks.close()
+            try:
+                await body(world, guard)
+            finally:
+                await tasks.close()
 
-    run_seed(1, played)
+        run_seed(1, played)
 
-
-def test_a_yes_counts_for_a_minute_and_then_a_no_does():
-    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
-        found = guard(YES, NO)
-        for _ in range(10):
-            await found(CHANGE)
-        await world.clock.sleep(ALLOWED_SECONDS)
-        with pytest.raises(AccessDenied, match="no more: writing record a was not done"):
-            await found(CHANGE)
-
-    guarded_by(play)
+    return test
 
 
-def test_a_no_that_comes_while_an_older_yes_counts_is_for_all_later_changes():
-    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
-        found = guard(YES, NO, NO)
+@guarded
+async def test_a_yes_counts_for_a_minute_and_then_a_no_does(world, guard):
+    found = guard(YES, NO)
+    for _ in range(10):
         await found(CHANGE)
-        await world.clock.sleep(RENEW_SECONDS)
+    await world.clock.sleep(RENEWAL_WAIT_AFTER_SECONDS)
+    with pytest.raises(AccessDenied, match="no more: writing record a was not done"):
         await found(CHANGE)
-        await world.clock.sleep(0)
-        with pytest.raises(AccessDenied, match="no more"):
-            await found(CHANGE)
-
-    guarded_by(play)
 
 
-def test_a_client_that_was_allowed_goes_on_while_no_bookie_can_say_and_one_that_never_was_does_not():
-    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
-        found = guard(YES, NONE, MetadataUnavailable("away"))
-        for _ in range(3):
-            await found(CHANGE)
-            await world.clock.sleep(ALLOWED_SECONDS)
-        with pytest.raises(MetadataUnavailable, match=r"whether ada.example.org may change the metadata: writing"):
-            await guard(NONE)(CHANGE)
-
-    guarded_by(play)
-
-
-def test_changes_do_not_wait_for_bookies_that_hang_once_one_has_said_yes():
-    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
-        found = guard(YES, HANGS)
+@guarded
+async def test_a_no_that_comes_while_an_older_yes_counts_is_for_all_later_changes(world, guard):
+    found = guard(YES, NO, NO)
+    await found(CHANGE)
+    await world.clock.sleep(RENEW_SECONDS)
+    await found(CHANGE)
+    await world.clock.sleep(0)
+    with pytest.raises(AccessDenied, match="no more"):
         await found(CHANGE)
-        await world.clock.sleep(RENEW_SECONDS)
-        began = world.clock.monotonic()
-        for _ in range(100):
-            await found(CHANGE)
-        assert world.clock.monotonic() == began
-        await world.clock.sleep(ALLOWED_SECONDS)
-        began = world.clock.monotonic()
-        for _ in range(100):
-            await found(CHANGE)
-        assert world.clock.monotonic() == began, "it was waited for when it was asked"
-        idle = guard(YES, HANGS)
+
+
+@guarded
+async def test_a_client_that_was_allowed_goes_on_while_no_bookie_can_say_and_one_that_never_was_does_not(world, guard):
+    found = guard(YES, NONE, MetadataUnavailable("away"))
+    for _ in range(3):
+        await found(CHANGE)
+        await world.clock.sleep(RENEWAL_WAIT_AFTER_SECONDS)
+    with pytest.raises(MetadataUnavailable, match=r"whether ada.example.org may change the metadata: writing"):
+        await guard(NONE)(CHANGE)
+
+
+@guarded
+async def test_changes_do_not_wait_for_bookies_that_hang_once_one_has_said_yes(world, guard):
+    found = guard(YES, HANGS)
+    await found(CHANGE)
+    await world.clock.sleep(RENEW_SECONDS)
+    began = world.clock.monotonic()
+    for _ in range(100):
+        await found(CHANGE)
+    assert world.clock.monotonic() == began
+    await world.clock.sleep(RENEWAL_WAIT_AFTER_SECONDS)
+    began = world.clock.monotonic()
+    for _ in range(100):
+        await found(CHANGE)
+    assert world.clock.monotonic() == began, "it was waited for when it was asked"
+    idle = guard(YES, HANGS)
+    await idle(CHANGE)
+    await world.clock.sleep(10 * RENEWAL_WAIT_AFTER_SECONDS)
+    began = world.clock.monotonic()
+    for _ in range(100):
         await idle(CHANGE)
-        await world.clock.sleep(10 * ALLOWED_SECONDS)
-        began = world.clock.monotonic()
-        for _ in range(100):
-            await idle(CHANGE)
-        assert world.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS)
-
-    guarded_by(play)
+    assert world.clock.monotonic() - began == pytest.approx(RENEWAL_WAIT_SECONDS)
 
 
-@pytest.mark.parametrize("by_role", [True, False])
-def test_the_role_in_a_certificate_counts_only_where_bookies_are_too_old_to_say(by_role):
-    async def play(_: World, guard: Callable[..., WriteGuard]) -> None:
-        too_old = guard(Said(None, too_old=True), by_role=by_role)
-        if by_role:
-            await too_old(CHANGE)
-        else:
-            with pytest.raises(MetadataUnavailable):
-                await too_old(CHANGE)
+@guarded
+async def test_the_role_in_a_certificate_counts_only_where_bookies_are_too_old_to_say(world, guard):
+    too_old = AuthorizationAnswer(None, too_old=True)
+    await guard(too_old, by_role=True)(CHANGE)
+    for answer, by_role in ((too_old, False), (NONE, True), (NONE, False)):
         with pytest.raises(MetadataUnavailable):
-            await guard(NONE, by_role=by_role)(CHANGE)
-
-    guarded_by(play)
+            await guard(answer, by_role=by_role)(CHANGE)
 
 
 def test_a_change_that_waits_for_a_bookie_ends_with_its_client():

@@ -1,4 +1,4 @@
-"""The batch codec: what is sealed comes back, what was altered does not."""
+"""The batch codec: a batch is decoded as it was encoded, and every change is detected."""
 
 import struct
 
@@ -159,14 +159,10 @@ def test_the_largest_entry_fits_with_either_digest_and_one_byte_more_does_not():
         seal([largest + b"x"])
 
 
-def test_the_most_entries_fit_in_one_batch():
+def test_the_most_entries_and_the_highest_id_fit():
     data = seal([b""] * limits.MAX_BATCH_ENTRIES)
     assert len(entries(data, verify_batch(data))) == limits.MAX_BATCH_ENTRIES
-
-
-def test_the_last_entry_id_there_is_can_be_sealed():
-    header = verify_batch(seal([b"a", b"b"], first=MAX_ID - 1))
-    assert header.last_entry_id == MAX_ID
+    assert verify_batch(seal([b"a", b"b"], first=MAX_ID - 1)).last_entry_id == MAX_ID
 
 
 # --- refusals when decoding -----------------------------------------------------------------------
@@ -223,7 +219,7 @@ def test_entry_lengths_that_do_not_add_up_are_refused_even_under_a_fitting_check
         cut_entry(data, header, 3).verify()
 
 
-@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 1000])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 1000])
 @pytest.mark.parametrize("sizes", [(5,), (5, 300, 0), (0,)], ids=["equal", "mixed", "none"])
 def test_a_length_changed_anywhere_is_refused_even_under_a_fitting_checksum(count, sizes):
     data = seal([bytes(sizes[index % len(sizes)]) for index in range(count)])
@@ -236,18 +232,11 @@ def test_a_length_changed_anywhere_is_refused_even_under_a_fitting_checksum(coun
                 verify_batch(patched(data, 64 + 8 * index, struct.pack("<I", other), mend=True))
 
 
-def test_lengths_that_are_all_the_same_and_all_wrong_are_refused():
-    data = seal([bytes(5)] * 100)
-    for index in range(100):
-        data = patched(data, 64 + 8 * index, struct.pack("<I", 6), mend=index == 99)
-    with pytest.raises(InvalidBatch, match="do not add up"):
-        verify_batch(data)
-
-
-def test_lengths_that_only_add_up_modulo_two_to_the_32_are_refused():
-    data = seal([bytes(5)] * 2)
-    for index, length in enumerate((2**32 - 1, 11)):
-        data = patched(data, 64 + 8 * index, struct.pack("<I", length), mend=index == 1)
+@pytest.mark.parametrize("lengths", [[2**32 - 1, 11], [6] * 100], ids=["around the end", "all the same"])
+def test_lengths_that_only_add_up_modulo_two_to_the_32_are_refused(lengths):
+    data = seal([bytes(5)] * len(lengths))
+    for index, length in enumerate(lengths):
+        data = patched(data, 64 + 8 * index, struct.pack("<I", length), mend=index == len(lengths) - 1)
     with pytest.raises(InvalidBatch, match="do not add up"):
         verify_batch(data)
 
@@ -262,7 +251,7 @@ def test_an_entry_outside_the_batch_cannot_be_cut_out(entry_id):
 # --- the digest -----------------------------------------------------------------------------------
 
 
-def test_a_digest_is_checked_only_by_who_has_the_key_and_wants_it():
+def test_a_digest_is_verified_only_on_request_and_with_the_key():
     data = seal(digest_key=KEY)
     assert verify_batch(data, KEY) == verify_batch(data)
     with pytest.raises(InvalidBatch, match="digest mismatch"):

@@ -1,8 +1,8 @@
-"""Very many small ledgers in one bookie: what it holds in memory does not grow with them."""
+"""Very many small ledgers in one bookie: its memory does not grow with them."""
 
-from tallybook.bench.many_ledgers import KEPT_ONE_IN, STEPS, run_step, settings_of
-from tallybook.bookie import boot
-from tallybook.bookie.storage import entry_log
+from tallybook.bench.loads.many_ledgers import KEPT_ONE_IN, STEPS, run_step, settings_of
+from tallybook.bookie.process import assembly
+from tallybook.bookie.storage.entry_log import logs as entry_log
 from tallybook.core.limits import KIB
 
 LEDGERS = 2_000
@@ -14,7 +14,7 @@ BUFFER_BATCHES = 250
 
 
 async def test_what_a_bookie_holds_in_memory_does_not_grow_with_its_ledgers(tmp_path, monkeypatch):
-    monkeypatch.setattr(boot, "MAX_IDLE_LEDGERS", MOST_IN_MEMORY)
+    monkeypatch.setattr(assembly, "MAX_IDLE_LEDGERS", MOST_IN_MEMORY)
     monkeypatch.setattr(entry_log, "FULL_LEDGERS", FULL_LEDGERS)
     settings = settings_of(tmp_path)
     storage = settings.storage.model_copy(update={"write_cache_bytes": 256 * KIB})

@@ -1,4 +1,4 @@
-"""Benchmarks of two revisions: the statistics of pairs, and that each side runs its own code."""
+"""Benchmarks of two revisions: statistics of pairs, and each side runs its own code."""
 
 import subprocess
 from math import exp, log, sqrt
@@ -6,48 +6,30 @@ from typing import ClassVar
 
 import pytest
 
-from tallybook.bench.paired import loss
-from tallybook.bench.programs import ProgramFailed
-from tallybook.bench.revisions import COMPARED, ROOT, Tree, measure_pair, summary, unpack
-from tallybook.bench.workloads import Pace
+from tallybook.bench.compare.revisions import COMPARED, ROOT, Tree, measure_pair, summary, unpack
+from tallybook.bench.compare.workloads import Pace
+from tallybook.bench.equipment.programs import ProgramFailed
+from tallybook.bench.paired import slowdown
 from tallybook.core.errors import InvalidArgument
 
 
 def test_a_loss_is_bounded_by_students_distribution_of_the_logarithms():
-    found = loss([90.0, 100.0, 81.0], [100.0, 100.0, 100.0])
-    assert found.ratios == (0.9, 1.0, 0.81)
-    assert found.median_ratio == 0.9
+    found = slowdown([90.0, 100.0, 81.0], [100.0, 100.0, 100.0])
+    assert (found.ratios, found.median_ratio) == ((0.9, 1.0, 0.81), 0.9)
     mean, spread = log(0.9), sqrt(log(0.9) ** 2)  # the logarithms are log(0.9) times 1, 0 and 2
     assert found.bound == pytest.approx(1 - exp(mean - 2.920 * spread / sqrt(3)))
-
-
-def test_equal_pairs_leave_no_room_for_a_loss_and_faster_ones_are_a_negative_loss():
-    assert loss([50.0, 70.0], [50.0, 70.0]).bound == pytest.approx(0)
-    assert loss([110.0] * 10, [100.0] * 10).bound == pytest.approx(-0.1)
-
-
-def test_the_more_pairs_agree_the_smaller_is_the_bound():
-    few, many = (loss([95.0, 105.0] * count, [100.0] * 2 * count).bound for count in (1, 10))
-    assert 0 < many < 0.05 < few
-
-
-def test_one_pair_tells_a_ratio_and_no_bound():
-    found = loss([90.0], [100.0])
-    assert (found.median_ratio, found.bound) == (0.9, None)
-    assert "more pairs are needed" in summary(COMPARED[0], found)
+    assert slowdown([110.0] * 10, [100.0] * 10).bound == pytest.approx(-0.1)
+    few, many = (slowdown([95.0, 105.0] * count, [100.0] * 2 * count).bound for count in (1, 10))
+    assert 0 < many < 0.05 < few, "the more pairs agree the smaller it is"
+    alone = slowdown([90.0], [100.0])
+    assert (alone.median_ratio, alone.bound) == (0.9, None)
+    assert "more pairs are needed" in summary(COMPARED[0], alone)
 
 
 @pytest.mark.parametrize(("now", "before"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
 def test_what_are_no_pairs_is_refused(now, before):
     with pytest.raises(InvalidArgument):
-        loss(now, before)
-
-
-def test_the_summary_shows_every_ratio_their_median_and_the_bound():
-    text = summary(COMPARED[0], loss([90.0, 91.0, 92.0], [100.0] * 3))
-    assert "0.900, 0.910, 0.920" in text
-    assert "0.910\n" in text
-    assert "at most 10.7%, with 95 % confidence" in text
+        slowdown(now, before)
 
 
 def git(repository, *arguments):
@@ -82,7 +64,7 @@ def test_a_side_that_would_run_other_code_is_refused(tmp_path):
 
 
 class Cluster:
-    """Stands for a cluster; notes who was asked, in which order."""
+    """A stand-in for a cluster; it records which side was measured, in which order."""
 
     asked: ClassVar[list[tuple[str, str]]] = []
     errors = 0
@@ -102,7 +84,7 @@ class Cluster:
 
 
 def test_the_sides_of_a_pair_take_turns_in_every_workload_with_their_own_code(monkeypatch, tmp_path):
-    monkeypatch.setattr("tallybook.bench.revisions.Tallybook", Cluster)
+    monkeypatch.setattr("tallybook.bench.compare.revisions.Tallybook", Cluster)
     monkeypatch.setattr(Cluster, "asked", [])
     trees = [Tree(name, tmp_path / "code" / name, tmp_path / name) for name in ("b", "a")]
     assert {tree.environment["PYTHONPATH"] for tree in trees} == {str(tree.root / ".ns") for tree in trees}
@@ -114,7 +96,7 @@ def test_the_sides_of_a_pair_take_turns_in_every_workload_with_their_own_code(mo
 
 
 def test_a_load_with_errors_ends_the_comparison_and_stops_both_clusters(monkeypatch, tmp_path):
-    monkeypatch.setattr("tallybook.bench.revisions.Tallybook", Cluster)
+    monkeypatch.setattr("tallybook.bench.compare.revisions.Tallybook", Cluster)
     monkeypatch.setattr(Cluster, "asked", [])
     monkeypatch.setattr(Cluster, "errors", 3)
     with pytest.raises(ProgramFailed, match="3 errors"):

@@ -1,15 +1,15 @@
-"""No setting of a bookie keeps an add from ending. Test names carry ids of docs/lessons.md."""
+"""Every add of a bookie ends under any settings. Test names carry ids of docs/project/lessons.md."""
 
 import asyncio
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.core.config import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
 from tallybook.core.errors import Busy
 from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
-from tallybook.runtime.deterministic import SimDisk, World
-from tallybook.runtime.deterministic.world import run_untraced
+from tallybook.core.settings import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
+from tallybook.sim.deterministic import SimDisk, World
+from tallybook.sim.deterministic.world import run_untraced
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 BUSY_CODE = Busy.wire_code
@@ -52,7 +52,7 @@ def any_settings(draw: st.DrawFn) -> BookieSettings:
 @settings(max_examples=40)
 @given(chosen=any_settings(), share=st.sampled_from([0.05, 0.5, 0.9]))
 def test_j10_no_setting_keeps_an_add_from_ending_or_a_flush_from_coming(chosen: BookieSettings, share: float) -> None:
-    """Each is acked in the end, by a writer that comes back when told BUSY, and is there after a loss of power."""
+    """Each is acked in the end, by a writer that retries on BUSY, and is there after a power failure."""
     size = int(share * (chosen.journal.max_commit_bytes - 400))
 
     async def scenario(world: World) -> None:

@@ -1,33 +1,19 @@
-"""Checkpoints, restarts and limbo of a bookie on a simulated disk. The ids in test names are those of the lessons."""
+"""Checkpoints, restarts and limbo of a bookie on a simulated disk. Ids in test names are those of the lessons."""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.bookie.settled import Settled
 from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.runtime.deterministic.faults import Operation
 from tallybook.runtime.logging import line_of
+from tallybook.sim.deterministic.faults import Operation
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
-Scenario = Callable[[DiskBookie, World], Awaitable[None]]
-LOGS, INDEX, MARK, JOURNAL = "entrylog", "changes.log", "superblock", "journal/segment"
+from .bookie_parts import JOURNAL, on_a_bookie
 
-
-def play(scenario: Scenario, *, seed: int = 1, failed: bool = False, **settings: object) -> None:
-    async def run(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(**settings))  # type: ignore[arg-type]
-        await node.boot()
-        await world.clock.sleep(1)
-        await scenario(node, world)
-        await node.stop()
-        assert bool(node.failures) == failed
-
-    run_seed(seed, run, deadline_seconds=3600)
+LOGS, INDEX, MARK = "entrylog", "changes.log", "superblock"
 
 
 async def read_all(node: DiskBookie, count: int, ledger_id: int = 1) -> list[bytes]:
@@ -52,246 +38,165 @@ def writes_after(node: DiskBookie) -> list[Operation]:
     return seen
 
 
-def test_what_is_counted_as_moved_to_entry_logs_are_the_bytes_that_are_there_then() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 5)
-        await node.bookie.flush()
-        assert node.bookie.stats()["flushed_bytes_total"] == sum(map(len, batches))
-
-    play(scenario)
-
-
-def test_j01_j04_the_mark_moves_last_when_logs_and_index_are_durable() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, 3)
-        seen = writes_after(node)
-        await node.bookie.flush()
-        steps = [(operation.name, part) for operation in seen for part in (LOGS, INDEX, MARK) if part in operation.path]
-        last_batch = len(steps) - 1 - steps[::-1].index(("write", LOGS))
-        rest = steps[last_batch:]
-        assert rest.index(("sync", LOGS)) < rest.index(("write", INDEX)) < rest.index(("sync", INDEX))
-        assert rest.index(("sync", INDEX)) < rest.index(("write-durable", MARK))
-
-    play(scenario)
+@on_a_bookie()
+async def test_j01_j04_the_mark_moves_last_when_logs_and_index_are_durable(node):
+    await fill(node, 3)
+    seen = writes_after(node)
+    await node.bookie.flush()
+    steps = [(operation.name, part) for operation in seen for part in (LOGS, INDEX, MARK) if part in operation.path]
+    last_batch = len(steps) - 1 - steps[::-1].index(("write", LOGS))
+    rest = steps[last_batch:]
+    assert rest.index(("sync", LOGS)) < rest.index(("write", INDEX)) < rest.index(("sync", INDEX))
+    assert rest.index(("sync", INDEX)) < rest.index(("write-durable", MARK))
 
 
 @pytest.mark.parametrize("slow", [LOGS, INDEX])
-def test_j01_while_one_part_is_slow_the_mark_stays_and_killing_the_process_then_loses_nothing(slow: str) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 3)
-        node.disk.fail("sync", slow, error=None, delay_seconds=60)
-        asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
-        seen = writes_after(node)
-        await world.clock.sleep(30)
-        assert not any(MARK in operation.path for operation in seen)
-        await node.lose_power()
-        await node.boot()
-        assert await read_all(node, 3) == batches
-
-    play(scenario)
+@on_a_bookie()
+async def test_j01_while_one_part_is_slow_the_mark_stays_and_killing_the_process_then_loses_nothing(node, world, slow):
+    batches = await fill(node, 3)
+    node.disk.fail("sync", slow, error=None, delay_seconds=60)
+    asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
+    seen = writes_after(node)
+    await world.clock.sleep(30)
+    assert not any(MARK in operation.path for operation in seen)
+    await node.lose_power()
+    await node.boot()
+    assert await read_all(node, 3) == batches
 
 
-def test_the_mark_never_covers_a_batch_that_came_after_the_swap() -> None:
-    """Adds that become durable while a checkpoint runs must be replayed if power is lost right after it."""
-
-    async def scenario(node: DiskBookie, world: World) -> None:
-        first = await fill(node, 2)
-        node.disk.fail("sync", LOGS, error=None, delay_seconds=5)
-        flush = asyncio.ensure_future(node.bookie.flush())
-        await world.clock.sleep(1)
-        late = [batch_of(number) for number in (2, 3)]
-        for batch in late:
-            assert (await node.add(batch)).code == 0
-        await flush
-        await node.lose_power()
-        await node.boot()
-        assert await read_all(node, 4) == first + late
-
-    play(scenario)
+@on_a_bookie()
+async def test_j06_a_second_boot_replays_nothing_and_reads_the_same(node):
+    batches = await fill(node, 5)
+    await node.bookie.fence(2, b"")
+    await node.kill()
+    await node.boot()
+    flushed = node.bookie.stats()["flushed_batches_total"]
+    assert flushed == 5
+    await node.kill()
+    await node.boot()
+    assert node.bookie.stats()["flushed_batches_total"] == 0
+    assert await read_all(node, 5) == batches
+    assert (await node.add(batch_of(0, ledger_id=2))).code == LedgerFenced.wire_code
 
 
-def test_j06_a_second_boot_replays_nothing_and_reads_the_same() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 5)
-        await node.bookie.fence(2, b"")
-        await node.kill()
-        await node.boot()
-        flushed = node.bookie.stats()["flushed_batches_total"]
-        assert flushed == 5
-        await node.kill()
-        await node.boot()
-        assert node.bookie.stats()["flushed_batches_total"] == 0
-        assert await read_all(node, 5) == batches
-        assert (await node.add(batch_of(0, ledger_id=2))).code == LedgerFenced.wire_code
-
-    play(scenario)
+@on_a_bookie()
+async def test_a_clean_stop_leaves_nothing_to_replay(node):
+    batches = await fill(node, 5)
+    await node.stop()
+    seen = writes_after(node)
+    await node.boot()
+    assert not any(LOGS in operation.path and operation.name == "write" for operation in seen)
+    assert await read_all(node, 5) == batches
 
 
-def test_a_clean_stop_leaves_nothing_to_replay() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 5)
-        await node.stop()
-        seen: list[Operation] = []
-        node.disk.on_operation = seen.append
-        await node.boot()
-        assert not any(LOGS in operation.path and operation.name == "write" for operation in seen)
-        assert await read_all(node, 5) == batches
-
-    play(scenario)
-
-
-def test_a_replay_larger_than_the_write_cache_spills_and_loses_nothing() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        node.disk.fail("sync", INDEX, error=None, delay_seconds=600)
-        batches = await fill(node, 14, size=4 * KIB)
-        await node.kill()
-        node.settings = tiny_settings(write_cache_bytes=16 * KIB)
-        seen = writes_after(node)
-        await node.boot()
-        spills = [operation for operation in seen if operation.name == "sync" and INDEX in operation.path]
-        assert len(spills) > 7
-        assert await read_all(node, 14) == batches
-        assert node.bookie.stats()["write_cache_bytes"] == 0
-
-    play(scenario, write_cache_bytes=128 * KIB)
+@on_a_bookie(write_cache_bytes=128 * KIB)
+async def test_a_replay_larger_than_the_write_cache_spills_and_loses_nothing(node):
+    node.disk.fail("sync", INDEX, error=None, delay_seconds=600)
+    batches = await fill(node, 14, size=4 * KIB)
+    await node.kill()
+    node.settings = tiny_settings(write_cache_bytes=16 * KIB)
+    seen = writes_after(node)
+    await node.boot()
+    spills = [operation for operation in seen if operation.name == "sync" and INDEX in operation.path]
+    assert len(spills) > 7
+    assert await read_all(node, 14) == batches
+    assert node.bookie.stats()["write_cache_bytes"] == 0
 
 
 @pytest.mark.parametrize(("operation", "part"), [("write", LOGS), ("sync", LOGS), ("create", LOGS), ("write", INDEX),
                                                  ("sync", INDEX), ("write", MARK)])  # fmt: skip
-def test_j12_j26_a_checkpoint_that_fails_ends_the_node_and_nothing_acked_is_lost(operation: str, part: str) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 3)
-        node.disk.fail(operation, part)
-        began = world.clock.monotonic()
-        with pytest.raises(DiskFailed):
-            await node.bookie.flush()
-        assert world.clock.monotonic() - began < 1
-        assert node.failures
-        assert (await node.add(batch_of(3))).code == DiskFailed.wire_code
+@on_a_bookie()
+async def test_j12_j26_a_checkpoint_that_fails_ends_the_node_and_nothing_acked_is_lost(node, world, operation, part):
+    batches = await fill(node, 3)
+    node.disk.fail(operation, part)
+    began = world.clock.monotonic()
+    with pytest.raises(DiskFailed):
+        await node.bookie.flush()
+    assert world.clock.monotonic() - began < 1
+    assert node.failures
+    assert (await node.add(batch_of(3))).code == DiskFailed.wire_code
+    await node.lose_power()
+    node.disk.faults.clear()
+    await node.boot()
+    assert await read_all(node, 3) == batches
+
+
+@on_a_bookie()
+async def test_j25_losing_power_right_after_a_checkpoint_loses_nothing(node):
+    batches = await fill(node, 5)
+    await node.bookie.flush()
+    for _ in range(2):
         await node.lose_power()
-        node.disk.faults.clear()
         await node.boot()
-        assert await read_all(node, 3) == batches
-
-    play(scenario)
+        assert await read_all(node, 5) == batches
 
 
-def test_j25_losing_power_right_after_a_checkpoint_loses_nothing() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 5)
-        await node.bookie.flush()
-        for _ in range(2):
-            await node.lose_power()
-            await node.boot()
-            assert await read_all(node, 5) == batches
-
-    play(scenario)
-
-
-def test_a_checkpoint_comes_by_itself_when_the_interval_has_passed_and_not_where_there_is_nothing_new() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, 1)
-        await world.clock.sleep(11)
-        assert node.bookie.stats()["flushed_batches_total"] == 1
-        assert node.bookie.stats()["write_cache_bytes"] == 0
-        await world.clock.sleep(60)
-        seen = writes_after(node)
-        await world.clock.sleep(60)
-        assert seen == []
-
-    play(scenario)
+@on_a_bookie()
+async def test_a_checkpoint_comes_by_itself_when_the_interval_has_passed_and_not_where_there_is_nothing_new(
+    node, world
+):
+    await fill(node, 1)
+    await world.clock.sleep(11)
+    assert node.bookie.stats()["flushed_batches_total"] == 1
+    assert node.bookie.stats()["write_cache_bytes"] == 0
+    await world.clock.sleep(60)
+    seen = writes_after(node)
+    await world.clock.sleep(60)
+    assert seen == []
 
 
-def test_a_fence_alone_moves_the_mark_although_the_cache_is_empty() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await node.bookie.fence(1, b"")
-        await node.bookie.write_lac(2, 5, b"")
-        await world.clock.sleep(11)
-        await node.kill()
-        await node.boot()
-        assert node.bookie.stats()["ledgers_in_memory"] == 0, "something was replayed"
-        assert (await node.bookie.read_lac(2)).lac == 5
-        assert (await node.bookie.read_lac(1)).fenced
-
-    play(scenario)
+@on_a_bookie()
+async def test_a_fence_alone_moves_the_mark_although_the_cache_is_empty(node, world):
+    await node.bookie.fence(1, b"")
+    await node.bookie.write_lac(2, 5, b"")
+    await world.clock.sleep(11)
+    await node.kill()
+    await node.boot()
+    assert node.bookie.stats()["ledgers_in_memory"] == 0, "something was replayed"
+    assert (await node.bookie.read_lac(2)).lac == 5
+    assert (await node.bookie.read_lac(1)).fenced
 
 
-def test_flush_covers_what_is_still_on_its_way_to_the_journal() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, 1)
-        node.disk.fail("write", JOURNAL, error=None, delay_seconds=3)
-        answer = node.add(batch_of(1))
-        await asyncio.sleep(0)
-        await node.bookie.flush()
-        assert answer.done()
-        assert node.bookie.stats()["write_cache_bytes"] == 0
-        await node.kill()
-        await node.boot()
-        assert node.bookie.stats()["ledgers_in_memory"] == 0
-        assert len(await read_all(node, 2)) == 2
-
-    play(scenario)
+@on_a_bookie()
+async def test_flush_covers_what_is_still_on_its_way_to_the_journal(node):
+    await fill(node, 1)
+    node.disk.fail("write", JOURNAL, error=None, delay_seconds=3)
+    answer = node.add(batch_of(1))
+    await asyncio.sleep(0)
+    await node.bookie.flush()
+    assert answer.done()
+    assert node.bookie.stats()["write_cache_bytes"] == 0
+    await node.kill()
+    await node.boot()
+    assert node.bookie.stats()["ledgers_in_memory"] == 0
+    assert len(await read_all(node, 2)) == 2
 
 
 # -- J24: several ledgers, stale and out of order, deleted -------------------------------------
 
 
-def test_j24_an_add_after_a_delete_stays_refused_and_replay_brings_nothing_of_it_back() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, 3)
-        await node.bookie.delete_ledger(1)
-        for _ in range(2):
-            assert (await node.add(batch_of(3))).code == NoSuchLedger.wire_code
-            await node.kill()
-            await node.boot()
-            assert node.bookie.stats()["flushed_batches_total"] == 0
-
-    play(scenario)
-
-
-def test_j24_a_stale_journal_brings_no_batch_back_of_a_ledger_whose_deletion_was_checkpointed() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, 3)
-        await node.bookie.delete_ledger(1)
-        node.disk.fail("write", MARK, error=None, delay_seconds=600)
-        asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
-        await world.clock.sleep(5)
+@on_a_bookie()
+async def test_j24_an_add_after_a_delete_stays_refused_and_replay_brings_nothing_of_it_back(node):
+    await fill(node, 3)
+    await node.bookie.delete_ledger(1)
+    for _ in range(2):
+        assert (await node.add(batch_of(3))).code == NoSuchLedger.wire_code
         await node.kill()
-        node.disk.faults.clear()
         await node.boot()
         assert node.bookie.stats()["flushed_batches_total"] == 0
 
-    play(scenario)
 
-
-def test_j24_out_of_order_batches_over_several_flushes_read_in_order_after_a_restart() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        for first in (30, 10, 40, 0, 20):
-            assert (await node.add(batch_of(first, 10), recovery=True)).code == 0
-            if first in (10, 0):
-                await node.bookie.flush()
-        await node.lose_power()
-        await node.boot()
-        assert await read_all(node, 50) == [batch_of(first, 10) for first in range(0, 50, 10)]
-
-    play(scenario)
-
-
-def test_j24_a_journal_that_was_checkpointed_but_not_trimmed_is_replayed_without_harm() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        batches = await fill(node, 4)
-        node.disk.fail("write", MARK, error=None, delay_seconds=600)
-        asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
-        await world.clock.sleep(5)
-        assert node.bookie.stats()["write_cache_bytes"] == 0
-        await node.kill()
-        node.disk.faults.clear()
-        await node.boot()
-        assert await read_all(node, 4) == batches
-        assert (await node.add(batches[2])).code == 0
-        assert (await node.add(batch_of(4))).code == 0
-
-    play(scenario)
+@on_a_bookie()
+async def test_j24_a_stale_journal_brings_no_batch_back_of_a_ledger_whose_deletion_was_checkpointed(node, world):
+    await fill(node, 3)
+    await node.bookie.delete_ledger(1)
+    node.disk.fail("write", MARK, error=None, delay_seconds=600)
+    asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
+    await world.clock.sleep(5)
+    await node.kill()
+    node.disk.faults.clear()
+    await node.boot()
+    assert node.bookie.stats()["flushed_batches_total"] == 0
 
 
 # -- limbo: the journal lost records ------------------------------------------------------------
@@ -311,53 +216,6 @@ async def damage_journal(node: DiskBookie) -> None:
     raise AssertionError("no segment with enough blocks")
 
 
-def limbo(scenario: Scenario) -> None:
-    async def run(node: DiskBookie, world: World) -> None:
-        assert (await node.add(batch_of(0, ledger_id=1))).code == 0
-        assert (await node.add(batch_of(0, ledger_id=2))).code == 0
-        await node.bookie.flush()
-        for number in range(1, 8):
-            assert (await node.add(batch_of(number, ledger_id=1))).code == 0
-            await world.clock.sleep(0.1)
-        await damage_journal(node)
-        await node.boot()
-        await scenario(node, world)
-
-    play(run)
-
-
-def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_goes_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        said = [line_of(record) for record in caplog.records]
-        assert any(re.search(rf"{ROOT}/journal/segment-\d+ at \d+", message) for message in said)
-        assert any("below_ledger_id=1000" in message for message in said)
-        found = [number for number in range(8) if await is_held(node, 1, number)]
-        assert 0 in found
-        assert 7 in found, "what lies behind the damage is replayed"
-        lost = [number for number in range(8) if number not in found]
-        assert lost
-        for number in (*lost, 8):
-            with pytest.raises(EntryUnknown):
-                await node.bookie.read_batches(1, number, number, 1)
-            with pytest.raises(EntryUnknown):
-                await node.bookie.recovery_read(1, number, b"")
-        for ledger_id in (2, 3, 999):
-            with pytest.raises(EntryUnknown):
-                await node.bookie.read_batches(ledger_id, 5, 5, 1)
-            with pytest.raises(EntryUnknown):
-                await node.bookie.read_lac(ledger_id)
-            with pytest.raises(EntryUnknown):
-                await node.bookie.fence(ledger_id, b"")
-            assert (await node.add(batch_of(9, ledger_id=ledger_id))).code == LedgerFenced.wire_code
-        with pytest.raises(EntryAbsent):
-            await node.bookie.read_batches(1_000, 0, 0, 1)
-        assert (await node.add(batch_of(0, ledger_id=1_000))).code == 0
-
-    limbo(scenario)
-
-
 async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
     try:
         await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
@@ -366,53 +224,37 @@ async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
     return True
 
 
-def test_in_limbo_ordinary_adds_are_unknown_and_recovery_adds_are_taken() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        assert (await node.add(batch_of(8))).code == EntryUnknown.wire_code
-        assert (await node.add(batch_of(8), recovery=True)).code == 0
-
-    limbo(scenario)
-
-
-def test_limbo_lasts_over_restarts_until_the_ledger_was_repaired_which_lasts_too() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        for _ in range(2):
-            await node.lose_power()
-            await node.boot()
-            with pytest.raises(EntryUnknown):
-                await node.bookie.read_lac(1)
-        for number in range(8):
-            await node.add(batch_of(number), recovery=True)
-        node.metadata.settled[1] = Settled(7, closed=True)
-        await node.bookie.end_limbo(1)
-        for _ in range(2):
-            assert len(await read_all(node, 8)) == 8
-            with pytest.raises(EntryAbsent):
-                await node.bookie.read_batches(1, 8, 8, 1)
-            assert (await node.add(batch_of(8))).code == LedgerFenced.wire_code
-            with pytest.raises(EntryUnknown):
-                await node.bookie.read_lac(2)
-            await node.lose_power()
-            await node.boot()
-
-    limbo(scenario)
-
-
-def test_a_crash_before_the_journal_forgets_the_damage_finds_it_again() -> None:
-    """The marker is durable before the journal starts a new life."""
-
-    async def scenario(node: DiskBookie, world: World) -> None:
-        for number in range(7):
-            assert (await node.add(batch_of(number))).code == 0
-            await world.clock.sleep(0.1)
-        await damage_journal(node)
-        node.disk.fail("write", MARK)
-        with pytest.raises(DiskFailed):
-            await node.boot()
-        node.disk.faults.clear()
-        await node.lose_power()
-        await node.boot()
+@on_a_bookie()
+async def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_goes_on(node, world, caplog):
+    assert (await node.add(batch_of(0, ledger_id=1))).code == 0
+    assert (await node.add(batch_of(0, ledger_id=2))).code == 0
+    await node.bookie.flush()
+    for number in range(1, 8):
+        assert (await node.add(batch_of(number, ledger_id=1))).code == 0
+        await world.clock.sleep(0.1)
+    await damage_journal(node)
+    await node.boot()
+    said = [line_of(record) for record in caplog.records]
+    assert any(re.search(rf"{ROOT}/journal/segment-\d+ at \d+", message) for message in said)
+    assert any("below_ledger_id=1000" in message for message in said)
+    found = [number for number in range(8) if await is_held(node, 1, number)]
+    assert 0 in found
+    assert 7 in found, "what lies behind the damage is replayed"
+    lost = [number for number in range(8) if number not in found]
+    assert lost
+    for number in (*lost, 8):
         with pytest.raises(EntryUnknown):
-            await node.bookie.read_batches(1, 99, 99, 1)
-
-    play(scenario)
+            await node.bookie.read_batches(1, number, number, 1)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.recovery_read(1, number, b"")
+    for ledger_id in (2, 3, 999):
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_batches(ledger_id, 5, 5, 1)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_lac(ledger_id)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.fence(ledger_id, b"")
+        assert (await node.add(batch_of(9, ledger_id=ledger_id))).code == LedgerFenced.wire_code
+    with pytest.raises(EntryAbsent):
+        await node.bookie.read_batches(1_000, 0, 0, 1)
+    assert (await node.add(batch_of(0, ledger_id=1_000))).code == 0

@@ -1,4 +1,4 @@
-"""A bookie's own HTTP endpoints behind the guard and the rules of a cluster: each by each verb, for each role."""
+"""HTTP endpoints of a bookie behind the guard and access rules: every path, verb and role."""
 
 import logging
 from collections import defaultdict
@@ -7,29 +7,29 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tallybook.bookie.endpoints import BookieEndpoints
+from tallybook.bookie.process.http_endpoints import BookieEndpoints
 from tallybook.core.access import Role
 from tallybook.core.answers import Incarnation
-from tallybook.core.config import BookieSettings
-from tallybook.runtime.security import open_security
+from tallybook.core.settings import BookieSettings
 from tallybook.runtime.security.authority import Subject
+from tallybook.runtime.security.process_security import open_security
 
 from .http_parts import JSON, serving
 
 ROLES = ("reader", "writer", "bookie", "admin")
 RULES = "".join(f'\n[[principal]]\nname = "{role}"\nroles = ["{role}"]\ntokens = ["{role}"]\n' for role in ROLES)
 LIMITED = '\n[[principal]]\nname = "few"\nroles = ["writer"]\ntokens = ["few"]\nstreams = ["few/"]\n'
-EVERYBODY, ADMINS = frozenset(ROLES), frozenset({"admin"})
+ALL_ROLES, ADMINS = frozenset(ROLES), frozenset({"admin"})
 MAY = {
-    "state": {"GET": EVERYBODY},
-    "gc": {"GET": EVERYBODY, "POST": ADMINS},
+    "state": {"GET": ALL_ROLES},
+    "gc": {"GET": ALL_ROLES, "POST": ADMINS},
     "gc/approve_store": {"POST": ADMINS},
     "gc/approve_drop": {"POST": ADMINS},
     "gc/suspend_compaction": {"POST": ADMINS},
     "gc/resume_compaction": {"POST": ADMINS},
     "config": {"GET": ADMINS},
 }
-"""Who gets which answer; whatever is not here there is not."""
+"""The roles that may use each verb of a path; no other path or verb exists."""
 VERBS = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE")
 DONE = {
     ("POST", "gc"): "collect",
@@ -46,7 +46,7 @@ class Status(NamedTuple):
 
 
 class Bookie:
-    """As far as its endpoints know it: what it was told to do."""
+    """A stand-in for a bookie behind its endpoints: it records their calls."""
 
     bookie_id = "b1"
     incarnation = Incarnation("uuid", 3)
@@ -76,7 +76,7 @@ class Bookie:
 
 @pytest.fixture
 def tokens(authority: Any, tmp_path: Any) -> dict[str, str]:
-    """What each of them shows; the security directory ``bookie`` knows them."""
+    """The token of each role; the security directory ``bookie`` accepts them."""
     rules = tmp_path / "authority/access.toml"
     rules.write_text(rules.read_text() + RULES + LIMITED)
     authority.issue(tmp_path / "bookie", Subject(Role.BOOKIE, "bookie", ("127.0.0.1",)), days=1)
@@ -85,7 +85,7 @@ def tokens(authority: Any, tmp_path: Any) -> dict[str, str]:
 
 
 def expected(verb: str, path: str, who: str) -> int:
-    """The status of an answer; what there is not, there is for nobody, whoever he is."""
+    """The expected status of an answer; a route that does not exist does not exist for any role."""
     roles = MAY[path].get("GET" if verb == "HEAD" else verb)
     if roles is None:
         return 405
@@ -95,9 +95,9 @@ def expected(verb: str, path: str, who: str) -> int:
 
 
 @pytest.mark.parametrize("path", MAY)
-async def test_each_endpoint_is_for_those_who_may_by_the_verbs_that_it_has_and_for_nobody_else(tokens, tmp_path, path):
-    bookie, table = Bookie(), BookieEndpoints(BookieSettings(data_directory="d", metadata="memory:"), lambda: None)
-    table.bookie = bookie
+async def test_each_endpoint_serves_its_verbs_to_authorized_callers_only(tokens, tmp_path, path):
+    bookie, settings = Bookie(), BookieSettings(data_directory="d", metadata="memory:")
+    table = BookieEndpoints(settings, lambda: None, lambda: bookie)
     asking = {"": {}, "forged": {"authorization": "Bearer a.b.c"}}
     asking |= {who: {"authorization": token} for who, token in tokens.items()}
     async with serving(open_security(str(tmp_path / "bookie"), serves=True), more=table.table()) as served:
@@ -111,16 +111,15 @@ async def test_each_endpoint_is_for_those_who_may_by_the_verbs_that_it_has_and_f
 
 
 def test_the_table_has_these_endpoints_and_no_others():
-    table = BookieEndpoints(BookieSettings(data_directory="d", metadata="memory:"), lambda: None).table()
+    table = BookieEndpoints(BookieSettings(data_directory="d", metadata="memory:"), lambda: None, Bookie).table()
     assert {(each.method, each.path.removeprefix("/api/v1/bookie/")) for each in table} == {
         (verb, path) for path, verbs in MAY.items() for verb in verbs
     }
 
 
-async def test_what_was_done_and_what_was_refused_is_in_the_audit_log_with_who_wanted_it(tokens, tmp_path, caplog):
+async def test_changes_and_refusals_are_in_the_audit_log_with_their_caller(tokens, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    table = BookieEndpoints(BookieSettings(data_directory="d", metadata="memory:"), lambda: None)
-    table.bookie = Bookie()
+    table = BookieEndpoints(BookieSettings(data_directory="d", metadata="memory:"), lambda: None, Bookie)
     async with serving(open_security(str(tmp_path / "bookie"), serves=True), more=table.table()) as served:
         for _, path in DONE:
             for who in ("admin", "bookie"):

@@ -1,7 +1,7 @@
-"""Fences, deletions and adds of one ledger in one bookie, in every order. Test names carry ids of docs/lessons.md.
+"""Fences, deletions and adds of a ledger in a bookie, in every order. Test names carry ids of docs/project/lessons.md.
 
-Every write of the journal takes a tenth of a second here, and only the step "commit" lets it pass: so what is under
-way to the device, and what is durable, is a step of the order like any other.
+Every write of the journal takes a tenth of a second, and only the step "commit" lets that time pass. So a write in
+flight to the device and a durable one are different steps of an order.
 """
 
 import asyncio
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
 from tallybook.core.errors import EntryAbsent, LedgerFenced, NoSuchLedger
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
 
 FENCED, GONE = LedgerFenced.wire_code, NoSuchLedger.wire_code
@@ -53,7 +54,7 @@ class Run:
             case ["add", number]:
                 self.adds[number] = self.node.add(batch_of(int(number), ledger_id=self.ledger_id))
             case ["recovery-add"]:
-                self.adds["3"] = self.node.add(batch_of(3, ledger_id=self.ledger_id), recovery=True)
+                self.adds["3"] = self.node.add(batch_of(3, ledger_id=self.ledger_id), kind=AddKind.RECOVERY)
             case ["fence"]:
                 self._call(step, self._fence(bookie.fence(self.ledger_id, b"")))
             case ["recovery-read"]:
@@ -67,7 +68,7 @@ class Run:
         self.calls[step] = asyncio.ensure_future(work)
 
     async def _fence(self, work: Coroutine[Any, Any, Any]) -> str:
-        """When the fence is answered, look at once at what a recovery would find."""
+        """When the fence is answered, read at once what a recovery would find."""
         try:
             await work
         except EntryAbsent:
@@ -110,7 +111,7 @@ async def booted(world: World, state: str, ledger_ids: list[int]) -> DiskBookie:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("fence", ["fence", "recovery-read"])
-def test_f02_whatever_is_acked_in_any_order_of_adds_fence_and_commits_is_seen_by_who_fenced(
+def test_f02_every_acked_add_is_seen_by_the_fencing_client_in_any_order_of_adds_fence_and_commits(
     fence: str, state: str
 ) -> None:
     every = list(runs(orders("add 1", "add 2", fence, "recovery-add", "commit", "commit"), state))
@@ -141,7 +142,7 @@ def test_f02_whatever_is_acked_in_any_order_of_adds_fence_and_commits_is_seen_by
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_f11_a_fence_a_deletion_and_adds_in_any_order_each_have_one_typed_outcome(state: str) -> None:
+def test_f03_f11_a_fence_a_deletion_and_adds_in_any_order_each_have_one_typed_outcome(state: str) -> None:
     every = list(runs(orders("add 1", "add 2", "fence", "delete", "commit"), state))
     assert len(every) == 3 * 60
 
@@ -157,7 +158,7 @@ def test_f11_a_fence_a_deletion_and_adds_in_any_order_each_have_one_typed_outcom
         for _ in range(2):
             for ledger_id, *_ in every:
                 assert (await node.add(batch_of(7, ledger_id=ledger_id))).code in (FENCED, GONE)
-                assert (await node.add(batch_of(7, ledger_id=ledger_id), recovery=True)).code == GONE
+                assert (await node.add(batch_of(7, ledger_id=ledger_id), kind=AddKind.RECOVERY)).code == GONE
                 with pytest.raises(NoSuchLedger):
                     await node.bookie.fence(ledger_id, b"")
             await node.lose_power()

@@ -1,15 +1,16 @@
-"""The small files and rows a bookie keeps besides its data: cookie, format file, limbo marker, ledger state."""
+"""Small files and index rows of a bookie: cookie, format file, limbo marker, ledger state."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.bookie.cookie import Cookie, check_bookie_id, decode_cookie
-from tallybook.bookie.ledger_state import TOMBSTONE, Ledger, LedgerRow, decode_row, encode_row
-from tallybook.bookie.limbo import Limbo
-from tallybook.bookie.text_record import decode_record, encode_record
+from tallybook.bookie.directories.cookie import Cookie, check_bookie_id, decode_cookie
+from tallybook.bookie.directories.limbo import Limbo
+from tallybook.bookie.ledgers.state import TOMBSTONE, Ledger, LedgerRow, decode_row, encode_row
+from tallybook.bookie.storage.text_record import decode_record, encode_record
 from tallybook.core.errors import (
     DamagedFile,
     EntryUnknown,
@@ -18,6 +19,7 @@ from tallybook.core.errors import (
     LedgerFenced,
     NoSuchLedger,
 )
+from tallybook.core.ids import ledger_identity
 from tallybook.core.keys import key_verifier
 
 COOKIE = Cookie("bookie-1", "6f4c1d0e-0000-4000-8000-000000000001", "cluster-a")
@@ -35,24 +37,20 @@ rows = st.builds(
 )
 
 
-def test_a_cookie_reads_back_as_it_was_written() -> None:
-    assert decode_cookie(COOKIE.encode(), "/d/cookie") == COOKIE
-
-
-def test_any_flipped_bit_of_a_cookie_is_found_and_the_file_is_named() -> None:
-    data = COOKIE.encode()
+def flips(data: bytes) -> Iterator[bytes]:
+    """``data`` with each of its bits flipped in turn."""
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(DamagedFile, match="/d/cookie"):
-            decode_cookie(bytes(damaged), "/d/cookie")
+        yield bytes(damaged)
 
 
-def test_a_cookie_cut_anywhere_is_found() -> None:
+def test_any_flipped_bit_of_a_cookie_is_found_and_the_file_is_named() -> None:
+    assert decode_cookie(COOKIE.encode(), "/d/cookie") == COOKIE
     data = COOKIE.encode()
-    for size in range(len(data)):
-        with pytest.raises(DamagedFile):
-            decode_cookie(data[:size], "/d/cookie")
+    for damaged in (*flips(data), *(data[:size] for size in range(len(data)))):
+        with pytest.raises(DamagedFile, match="/d/cookie"):
+            decode_cookie(damaged, "/d/cookie")
 
 
 def test_a_record_of_another_kind_or_an_older_version_says_what_was_expected_and_what_was_found() -> None:
@@ -84,35 +82,23 @@ def test_a_state_row_reads_back_as_it_was_written(row: LedgerRow, ledger_id: int
     assert decode_row(ledger_id, encode_row(ledger_id, row)) == row
 
 
-def test_any_flipped_bit_or_truncation_of_a_state_row_is_found() -> None:
-    data = encode_row(7, LedgerRow(verifier=key_verifier(b"k"), fenced=True, lac=5, last_held=9))
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
+ROW = LedgerRow(verifier=key_verifier(b"k"), fenced=True, lac=5, last_held=9)
+
+
+@pytest.mark.parametrize("row", [ROW, replace(ROW, identity=ledger_identity("a token")), TOMBSTONE])
+def test_any_flipped_bit_or_truncation_of_a_state_row_is_found(row: LedgerRow) -> None:
+    data = encode_row(7, row)
+    assert decode_row(7, data) == row
+    for damaged in flips(data):
         with pytest.raises(DamagedFile, match="ledger 7"):
-            decode_row(7, bytes(damaged))
-    for size in range(len(data)):
+            decode_row(7, damaged)
+    for ledger_id, wrong in (*((7, data[:size]) for size in range(len(data))), (7, data + b"\0"), (8, data)):
         with pytest.raises(DamagedFile):
-            decode_row(7, data[:size])
+            decode_row(ledger_id, wrong)
 
 
-def test_a_tombstone_takes_six_bytes_and_any_flipped_bit_or_truncation_of_it_is_found() -> None:
-    data = encode_row(7, TOMBSTONE)
-    assert len(data) == 6
-    assert decode_row(7, data) == TOMBSTONE
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(DamagedFile, match="ledger 7"):
-            decode_row(7, bytes(damaged))
-    for other, wrong in ((7, data[:5]), (7, data + b"\0"), (8, data)):
-        with pytest.raises(DamagedFile):
-            decode_row(other, wrong)
-
-
-def test_the_state_row_of_another_ledger_does_not_pass() -> None:
-    with pytest.raises(DamagedFile):
-        decode_row(8, encode_row(7, LedgerRow(fenced=False)))
+def test_a_tombstone_takes_six_bytes() -> None:
+    assert len(encode_row(7, TOMBSTONE)) == 6
 
 
 @given(row=rows)
@@ -128,7 +114,7 @@ def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_delet
     assert (ledger.refuses_add, ledger.refuses_recovery) == (EntryUnknown.wire_code, 0)
     ledger.set_fenced()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
-    ledger.got_back(1, fence=False)
+    ledger.note_repaired(1, fence=False)
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
     ledger.end_limbo()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
@@ -138,7 +124,7 @@ def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_delet
 
 def test_a_repaired_ledger_stays_fenced_because_its_fence_may_be_among_what_was_lost() -> None:
     ledger = Ledger(3, LedgerRow(limbo=True))
-    ledger.got_back(2, fence=True)
+    ledger.note_repaired(2, fence=True)
     assert ledger.row() == LedgerRow(limbo=True), "it is not written yet"
     assert ledger.row_to_write() == LedgerRow(fenced=True, repaired_limbo=2)
     ledger.end_limbo()
@@ -149,7 +135,7 @@ def test_a_repaired_ledger_stays_fenced_because_its_fence_may_be_among_what_was_
 
 def test_a_repaired_ledger_that_is_open_and_never_had_a_fence_takes_adds_again() -> None:
     ledger = Ledger(3, LedgerRow(limbo=True))
-    ledger.got_back(2, fence=False)
+    ledger.note_repaired(2, fence=False)
     assert ledger.row_to_write() == LedgerRow(repaired_limbo=2)
     ledger.end_limbo()
     assert (ledger.row(), ledger.refuses_add) == (LedgerRow(repaired_limbo=2), 0)

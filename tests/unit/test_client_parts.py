@@ -1,4 +1,4 @@
-"""The small parts of the client: gathering, waiting, budget, replica order."""
+"""Small parts of the client: batching, waiting, budget, replica order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.client.budget import ByteBudget
-from tallybook.client.reader.machine import FailedLately, ReadAttempt, replica_order
-from tallybook.client.reader.pace import MOST_SECONDS, RENEWED_AFTER, Pace
-from tallybook.client.writer.accumulator import Accumulator
-from tallybook.client.writer.pending import AppendGroup
+from tallybook.client.reader.machine import ReadAttempt, RecentFailures, replica_order
+from tallybook.client.reader.speculation import MAX_WAIT_SECONDS, RENEWED_AFTER, SpeculationPolicy
+from tallybook.client.writer.appends.appends import Accumulator, AppendGroup
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import (
     BookieUnavailable,
@@ -64,7 +63,7 @@ def test_an_entry_larger_than_a_batch_travels_alone() -> None:
     assert not accumulator
 
 
-async def test_everybody_who_waits_for_a_group_hears_and_cancelling_one_disturbs_nobody() -> None:
+async def test_all_waiters_of_a_group_are_woken_and_cancelling_one_disturbs_no_other() -> None:
     group = AppendGroup(7)
     pending = [group.add(b"x") for _ in range(3)]
 
@@ -80,13 +79,10 @@ async def test_everybody_who_waits_for_a_group_hears_and_cancelling_one_disturbs
     assert await waiting[2] == 9
     assert waiting[1].cancelled()
     assert await pending[1] == 8, "awaiting again, or late, works as well"
-
-
-async def test_a_failed_group_raises_for_every_entry() -> None:
-    group = AppendGroup(0)
-    pending = [group.add(b"x"), group.add(b"y")]
-    group.complete(LedgerFenced("out"))
-    for each in pending:
+    failed = AppendGroup(0)
+    entries = [failed.add(b"x"), failed.add(b"y")]
+    failed.complete(LedgerFenced("out"))
+    for each in entries:
         with pytest.raises(LedgerFenced):
             await each
 
@@ -109,6 +105,9 @@ async def test_the_budget_serves_waiters_in_order_and_never_overruns() -> None:
     await asyncio.gather(large, small)
     assert order == ["large", "small"]
     assert budget.taken_bytes == 100
+    budget.give(100)
+    await budget.take(500)
+    assert not budget.try_take(1), "one piece above the whole budget passes alone"
 
 
 async def test_a_cancelled_wait_gives_its_place_away() -> None:
@@ -137,24 +136,16 @@ async def test_a_wait_cancelled_as_bytes_come_back_ends_as_cancelled_and_loses_n
     assert budget.try_take(100)
 
 
-async def test_one_piece_above_the_whole_budget_passes_alone() -> None:
-    budget = ByteBudget(100)
-    await budget.take(500)
-    assert not budget.try_take(1)
-    budget.give(500)
-    assert budget.try_take(1)
-
-
 @given(
     st.permutations("abcdefgh"),
     st.integers(1, 8),
     st.none() | st.sampled_from("abcdefghz"),
     st.sets(st.sampled_from("abcdefghz")),
 )
-def test_c34_the_order_to_ask_in_holds_each_of_the_write_set_once_whoever_served_or_failed_before(
+def test_c34_the_read_order_has_each_bookie_of_the_write_set_once_after_any_history(
     names: list[str], size: int, preferred: str | None, failed: set[str]
 ) -> None:
-    # Whoever served last may be gone from the ensemble since: "z", or one beyond the write set.
+    # The bookie that served last may have left the ensemble since: "z", or one beyond the write set.
     write_set = names[:size]
     order = replica_order(write_set, preferred, failed)
     assert sorted(order) == sorted(write_set)
@@ -167,11 +158,11 @@ def test_c34_the_order_to_ask_in_holds_each_of_the_write_set_once_whoever_served
 
 
 def test_c36_the_wait_before_a_second_request_follows_the_95th_percentile_between_its_bounds() -> None:
-    pace = Pace(0.02)
+    pace = SpeculationPolicy(0.02)
     assert pace.speculates
     for _ in range(RENEWED_AFTER - 1):
         pace.answered(0.001)
-    assert pace.wait_seconds == MOST_SECONDS, "nothing is known yet"
+    assert pace.wait_seconds == MAX_WAIT_SECONDS, "nothing is known yet"
     pace.answered(0.001)
     assert pace.wait_seconds == 0.02
     for index in range(64):
@@ -179,28 +170,22 @@ def test_c36_the_wait_before_a_second_request_follows_the_95th_percentile_betwee
     assert pace.wait_seconds == pytest.approx(0.16)
     for _ in range(64):
         pace.answered(3.0)
-    assert pace.wait_seconds == MOST_SECONDS
+    assert pace.wait_seconds == MAX_WAIT_SECONDS
     for index in range(64):
         pace.answered(3.0 if index % 32 == 0 else 0.1)
     assert pace.wait_seconds == 0.1, "two slow ones in 64 do not count"
 
 
 def test_c36_a_shortest_wait_above_the_longest_stays_and_zero_is_never() -> None:
-    patient = Pace(5.0)
+    patient = SpeculationPolicy(5.0)
     for _ in range(RENEWED_AFTER):
         patient.answered(0.001)
     assert patient.wait_seconds == 5.0
-    assert not Pace(0.0).speculates
-
-
-def test_the_replica_that_served_last_is_asked_first() -> None:
-    assert replica_order(["a", "b", "c"], "b") == ["b", "a", "c"]
-    assert replica_order(["a", "b", "c"], "elsewhere") == ["a", "b", "c"]
-    assert replica_order(["a", "b", "c"], None) == ["a", "b", "c"]
+    assert not SpeculationPolicy(0.0).speculates
 
 
 def test_replicas_that_failed_lately_are_asked_last_until_it_is_forgotten_or_they_answer() -> None:
-    failed = FailedLately(30.0)
+    failed = RecentFailures(30.0)
     failed.note("a", now=0.0)
     failed.note("b", now=5.0)
     assert replica_order(["a", "b", "c"], "a", failed.now(10.0)) == ["c", "a", "b"]
@@ -209,18 +194,11 @@ def test_replicas_that_failed_lately_are_asked_last_until_it_is_forgotten_or_the
     assert failed.now(30.0) == set()
 
 
-def test_a_busy_verdict_keeps_the_hint_when_to_come_back() -> None:
-    attempt = ReadAttempt(1, 5, ["a"])
-    attempt.failed("a", Busy("later", retry_after_ms=250))
-    verdict = attempt.verdict()
-    assert isinstance(verdict, Busy)
-    assert verdict.retry_after_ms == 250
-
-
 def test_only_replicas_that_are_all_busy_are_worth_a_pause_as_long_as_the_longest_hint() -> None:
     attempt = ReadAttempt(1, 5, ["a", "b", "c"])
     assert attempt.busy_pause_ms is None
     attempt.failed("a", Busy("later", retry_after_ms=250))
+    assert attempt.verdict().retry_after_ms == 250
     attempt.failed("b", Busy("much later", retry_after_ms=900))
     assert attempt.busy_pause_ms == 900
     attempt.failed("c", EntryAbsent("never had it"))
@@ -237,7 +215,7 @@ def test_only_replicas_that_are_all_busy_are_worth_a_pause_as_long_as_the_longes
         ((BookieUnavailable, DiskFailed, EntryUnknown), EntryUnknown),
         ((EntryAbsent, BookieUnavailable, DiskFailed), DiskFailed),
         ((EntryAbsent, TallybookError, BookieUnavailable), BookieUnavailable),
-        # Whoever refuses tells nothing of the entry. That the request was wrong is not for one replica to say.
+        # A refusal says nothing about the entry. One replica alone cannot decide that the request was wrong.
         ((EntryAbsent, TallybookError, EntryAbsent), EntryUnknown),
         ((NoSuchLedger, EntryAbsent, InvalidArgument), EntryUnknown),
     ],
@@ -253,7 +231,7 @@ def test_the_most_serious_answer_wins(errors: tuple[type, ...], verdict: type) -
     assert "entry 5" in str(attempt.verdict())
 
 
-def test_an_unconfirmed_entry_that_nobody_has_is_absent_and_not_missing() -> None:
+def test_an_unconfirmed_entry_without_copies_is_absent_and_not_missing() -> None:
     attempt = ReadAttempt(1, 5, ["a", "b"], confirmed=False)
     attempt.failed("a", EntryAbsent("never had it"))
     attempt.failed("b", EntryAbsent("neither"))
@@ -268,7 +246,7 @@ def kinds(root: type[TallybookError]) -> list[type[TallybookError]]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds(TallybookError) if kind is not EntryAbsent])
-def test_absent_from_the_others_never_outweighs_one_replica_that_cannot_tell(kind: type[TallybookError]) -> None:
+def test_absent_from_the_others_never_outweighs_one_unknown(kind: type[TallybookError]) -> None:
     for position, confirmed in product(range(3), (True, False)):
         attempt = ReadAttempt(1, 5, ["a", "b", "c"], confirmed=confirmed)
         for at in range(3):

@@ -1,4 +1,4 @@
-"""What right a command needs, from the words of its command line as they are parsed."""
+"""The permission that a command needs, from its parsed command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tallybook.cli.app import COMMANDS, _run, build
 from tallybook.cli.exits import Exit
 from tallybook.cli.invocation import PROGRAM, RUNNING, Invocation, invocation_of
-from tallybook.cli.rights import RIGHTS, needed
+from tallybook.cli.lines.stream_options import POLICY_OPTIONS
+from tallybook.cli.rights import REQUIRED_PERMISSIONS, needed
 from tallybook.core.access import Permission, Role, permissions_of_names
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import InvariantViolation
@@ -41,7 +42,7 @@ def nothing_left() -> Iterator[None]:
 
 
 def parsed(words: list[str]) -> Invocation:
-    """What the command line makes of words, without running the command."""
+    """Parse a command line, without running the command."""
     context = TREE.make_context(PROGRAM, list(words))
     while hasattr(context.command, "commands"):
         name, command, rest = context.command.resolve_command(context, context._protected_args + context.args)
@@ -77,7 +78,7 @@ def least(words: str) -> list[str]:
 @st.composite
 def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A command, and words that may be added to it."""
-    words = draw(st.sampled_from([command for command, needs in RIGHTS.items() if needs is not None]))
+    words = draw(st.sampled_from([command for command, needs in REQUIRED_PERMISSIONS.items() if needs is not None]))
     options = sorted({name for each in parameters(words) for name in (*each.opts, *each.secondary_opts)})
     odd = st.sampled_from(["", "=", "==", "-", "--", "-=", "--=", "7", "x", *options])
     joined = st.tuples(st.sampled_from(options), st.sampled_from(["", "7", "=", *options])).map("=".join)
@@ -120,6 +121,12 @@ def test_no_word_that_a_command_takes_lowers_the_right_that_it_needs(line: tuple
 )
 def test_a_command_needs_the_right_of_what_its_options_have_it_do(words: str, permission: Permission) -> None:
     assert permission_of(words.split()) is permission
+
+
+@pytest.mark.parametrize("name", POLICY_OPTIONS)
+def test_a_policy_is_changed_by_writers_only(name: str) -> None:
+    words = ["stream", "policy", "orders", "--metadata", "URI", f"--{name.replace('_', '-')}", "7"]
+    assert permission_of(words) is Permission.WRITE
 
 
 def test_words_between_the_parts_of_a_command_do_not_hide_which_one_it_is() -> None:
@@ -178,8 +185,8 @@ def test_a_command_that_the_own_certificate_does_not_allow_does_nothing(
 ) -> None:
     authority.issue(tmp_path / "who", Subject(role, "one", ("127.0.0.1",)), days=1)
     monkeypatch.setenv("TALLYBOOK_SECURITY", str(tmp_path / "who"))
-    allowed = permissions_of_names([CertificateName.written(f"tallybook://{role.value}/one")]) or frozenset()
-    commands = [command for command, needs in RIGHTS.items() if needs is not None]
+    allowed = permissions_of_names([CertificateName.parse(f"tallybook://{role.value}/one")]) or frozenset()
+    commands = [command for command, needs in REQUIRED_PERMISSIONS.items() if needs is not None]
     lines = {command: runnable(command, tmp_path) for command in commands}
     expected = {command: permission_of(line) not in allowed for command, line in lines.items()}
     found = {command: outcome(*line).startswith(f"'{command}' needs the permission") for command, line in lines.items()}

@@ -1,4 +1,4 @@
-"""Compaction on a simulated disk: what counts is where it was asked for, and the room of the rest comes back."""
+"""Compaction on a simulated disk: live entries stay readable, and the space of the rest is freed."""
 
 import asyncio
 import contextlib
@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.compaction_plan import Bounds, LogFacts, worth_copying, worth_finishing
-from tallybook.bookie.endpoints import BookieEndpoints
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.storage.entry_log_format import log_name
-from tallybook.core.access import ANYBODY, Permission
+from tallybook.bookie.gc.compaction import Compaction
+from tallybook.bookie.gc.compaction_plan import CompactionLimits, LogUsage, worth_copying, worth_finishing
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.process.http_endpoints import BookieEndpoints
+from tallybook.bookie.storage.entry_log.format import log_name
+from tallybook.core.access import UNRESTRICTED, Permission
+from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
-from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
-from tallybook.runtime.http_api import Asked
+from tallybook.runtime.http.endpoints import EndpointRequest
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import SimClock, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from .staging import staged
 
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 DROPPED, KEPT = 1, 2
@@ -26,7 +30,13 @@ SIZE = 1000
 
 
 def play(
-    scenario: Scenario, *, below: int = 50, garbage: int = 100, interval_ms: int = 0, failed: bool = False
+    scenario: Scenario,
+    *,
+    below: int = 50,
+    garbage: int = 100,
+    interval_ms: int = 0,
+    bytes_per_second: int = 0,
+    failed: bool = False,
 ) -> None:
     async def run(world: World) -> None:
         settings = tiny_settings(
@@ -35,6 +45,8 @@ def play(
             compact_above_garbage_percent=garbage,
             collect_interval_ms=interval_ms,
         )
+        collection = settings.collection.model_copy(update={"compact_bytes_per_second": bytes_per_second})
+        settings = settings.model_copy(update={"collection": collection})
         node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
         await node.boot()
         await scenario(node, world)
@@ -44,13 +56,18 @@ def play(
     run_seed(1, run, deadline_seconds=10 * 86_400)
 
 
+played = staged(play)
+
+
 def batch(ledger_id: int, entry_id: int) -> bytes:
     return batch_of(entry_id, ledger_id=ledger_id, payload=b"x" * SIZE)
 
 
 async def add(node: DiskBookie, data: bytes, *, recovery: bool = False) -> None:
-    """Once the journal has room for it."""
-    while (answer := await node.add(data, recovery=recovery)).code == Busy.wire_code:
+    """Once the journal has space for it."""
+    while (
+        answer := await node.add(data, kind=AddKind.RECOVERY if recovery else AddKind.ORDINARY)
+    ).code == Busy.wire_code:
         await SimClock().sleep(answer.retry_after_ms / 1000)
     assert answer.code == 0
 
@@ -66,7 +83,7 @@ async def fill(node: DiskBookie, entries: range, *, one_in: int = 4) -> list[int
 
 
 async def drop(node: DiskBookie) -> None:
-    node.metadata.fates[DROPPED] = Fate.RELEASED
+    node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
     await node.bookie.collect()
 
 
@@ -77,7 +94,7 @@ async def holds(node: DiskBookie, entries: list[int]) -> None:
 
 
 async def rows(node: DiskBookie) -> dict[int, int]:
-    """In which log each entry of the ledger that is kept lies."""
+    """The log of each entry of the kept ledger."""
     found = await node.bookie._parts.index.find_range(KEPT, 0, MAX_ID, 1000)
     return {row.first_entry_id: row.location.log_id for row in found}
 
@@ -86,424 +103,356 @@ def copied(node: DiskBookie) -> int:
     return node.bookie.stats()["compacted_bytes_total"]
 
 
-def test_what_counts_moves_out_of_logs_that_are_mostly_dead_and_their_room_comes_back() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(40))
-        before = set((await rows(node)).values())
-        size = node.bookie.stats()["entry_log_bytes"]
-        await drop(node)
-        after = await rows(node)
-        assert not before & set(after.values())
-        assert copied(node) == sum(len(batch(KEPT, each)) for each in kept)
-        assert node.bookie.stats()["entry_log_bytes"] < size / 2
-        for _ in range(2):
-            await holds(node, kept)
-            await node.lose_power()
-            await node.boot()
-        assert await rows(node) == after
-
-    play(scenario)
-
-
-def test_what_counts_moves_out_of_logs_whose_footers_are_damaged() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(40))
-        before = set((await rows(node)).values())
-        await node.stop()
-        for log_id in before:
-            path = f"{ROOT}/ledgers/{log_name(log_id)}"
-            node.disk.rot.zero_sector(path, len(node.disk.peek(path)) // SECTOR_BYTES - 1)  # the end mark
-        await node.boot()
-        await drop(node)
-        assert not before & set((await rows(node)).values())
-        assert not before & set(node.bookie._parts.logs.log_ids)
-        for _ in range(2):
-            await holds(node, kept)
-            await node.lose_power()
-            await node.boot()
-
-    play(scenario)
-
-
-def test_what_lasts_is_written_apart_from_what_is_new() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(16))
-        await drop(node)
-        old = set((await rows(node)).values())
-        await add(node, batch(KEPT, 1_000))
-        await node.bookie.flush()
-        assert (await rows(node))[1_000] not in old
+@played()
+async def test_live_entries_move_out_of_mostly_dead_logs_and_their_space_is_freed(node, world):
+    kept = await fill(node, range(40))
+    before = set((await rows(node)).values())
+    size = node.bookie.stats()["entry_log_bytes"]
+    await drop(node)
+    after = await rows(node)
+    assert not before & set(after.values())
+    assert copied(node) == sum(len(batch(KEPT, each)) for each in kept)
+    assert node.bookie.stats()["entry_log_bytes"] < size / 2
+    for _ in range(2):
         await holds(node, kept)
-
-    play(scenario)
-
-
-def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(20), one_in=2)
-        await drop(node)
-        before = await rows(node)
-        assert copied(node) == 0
-        await world.clock.sleep(86_400)
-        await node.bookie.collect()
-        assert copied(node) > 0
-        assert not set(before.values()) <= set((await rows(node)).values())
-        await holds(node, kept)
-
-    play(scenario, below=5)
-
-
-def test_logs_of_which_much_counts_are_copied_at_once_where_much_of_the_whole_is_garbage() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(20), one_in=2)
-        await drop(node)
-        assert copied(node) > 0
-        await holds(node, kept)
-        # What was written meanwhile is looked at once it is finished.
-        await node.bookie.collect()
-        moved = copied(node)
-        await node.bookie.collect()
-        assert copied(node) == moved, "what is left is within the bound"
-
-    play(scenario, below=5, garbage=25)
-
-
-def test_a_bookie_that_is_to_copy_nothing_copies_nothing_however_much_is_garbage() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(20), one_in=2)
-        await drop(node)
-        assert copied(node) == 0
-        await holds(node, kept)
-
-    play(scenario, below=0, garbage=25)
-
-
-def test_the_room_of_every_log_that_goes_is_given_back() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, range(20))
-        before = set(node.bookie._parts.logs.log_ids)
-        await drop(node)
-        gone = before.difference(node.bookie._parts.logs.log_ids)
-        cut = {op.path for op in node.disk.trace if op.name == "truncate" and op.path.endswith(".log")}
-        assert cut == {f"{ROOT}/ledgers/{log_name(log_id)}" for log_id in gone} != set()
-        assert node.bookie._parts.logs._remains == []
-
-    play(scenario)
-
-
-def test_a_bookie_whose_checkpoints_find_no_room_copies_out_of_logs_of_which_much_counts_at_once() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(20), one_in=2)
-        await drop(node)
-        assert copied(node) == 0
-        node.bookie._parts.flush.on_disk_full(True)
-        await world.clock.sleep(1)
-        assert copied(node) > 0
-        node.bookie._parts.flush.on_disk_full(False)
-        await holds(node, kept)
-
-    play(scenario, below=5, interval_ms=86_400_000)
-
-
-def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(40))
-        row = (await node.bookie._parts.index.find_range(KEPT, kept[0], kept[0], 1))[0]
-        path = f"{ROOT}/ledgers/entrylog-{row.location.log_id:016d}.log"
-        node.disk.rot.zero_sector(path, (row.location.offset + row.location.size // 2) // SECTOR_BYTES)
-        await drop(node)
-        assert [entry for entry, log_id in (await rows(node)).items() if log_id == row.location.log_id] == [kept[0]]
-        await holds(node, kept[1:])
-        with pytest.raises(EntryCorrupt):
-            await node.bookie.read_batches(KEPT, kept[0], kept[0], 1)
-        assert node.bookie.stats()["damaged_batches"] == 1
-        copied_before = copied(node)
-        await node.bookie.collect()
-        assert copied(node) == copied_before
-        await add(node, batch(KEPT, kept[0]), recovery=True)
-        await node.bookie.flush()
-        await world.clock.sleep(86_400)
-        await node.bookie.collect()
-        assert row.location.log_id not in node.bookie._parts.logs.log_ids
-        await holds(node, kept)
-
-    play(scenario)
-
-
-def test_e08_what_has_moved_is_not_copied_again_by_the_next_life() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(16))
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        logs, moved = node.bookie._parts.logs, asyncio.Event()
-        remove = logs.remove
-
-        async def hangs(log_id: int) -> int:
-            if copied(node):
-                moved.set()
-                await world.clock.sleep(3600)
-            return await remove(log_id)
-
-        logs.remove = hangs  # type: ignore[method-assign]
-        collecting = asyncio.ensure_future(node.bookie.collect())
-        await moved.wait()
-        first_life = copied(node)
-        await node.lose_power()
-        await asyncio.gather(collecting, return_exceptions=True)
-        await node.boot()
-        await node.bookie.collect()
-        assert first_life > 0
-        assert first_life + copied(node) == sum(len(batch(KEPT, each)) for each in kept)
-        await holds(node, kept)
-
-    play(scenario)
-
-
-def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(16))
-        node.disk.fail("write", "changes.log", error=None, delay_seconds=60, nth=2)
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        collecting = asyncio.ensure_future(node.bookie.collect())
-        await world.clock.sleep(30)
-        before = await rows(node)
-        await node.lose_power()
-        await asyncio.gather(collecting, return_exceptions=True)
-        node.disk.faults.clear()
-        await node.boot()
-        for _ in range(2):
-            await node.bookie.collect()
-        assert not set(before.values()) & set((await rows(node)).values())
-        live = [
-            found
-            for each in node.bookie._parts.logs.settled_log_ids
-            if (found := node.bookie._parts.collector.reclaimer._live.of(each)) is not None
-        ]
-        assert all(found.live_bytes for found in live)
-        await holds(node, kept)
-
-    play(scenario)
-
-
-def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(2))
-        [only] = node.bookie._parts.logs.log_ids
-        await drop(node)
-        assert only not in node.bookie._parts.logs.log_ids
-        await holds(node, kept)
-        await add(node, batch(KEPT, 1_000))
-        await node.bookie.flush()
-        await holds(node, [*kept, 1_000])
-
-    play(scenario)
-
-
-def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_index_yet() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        for entry_id in range(4):
-            await add(node, batch(DROPPED, entry_id))
-        await node.bookie.flush()
-        index, tasks = node.bookie._parts.index, Tasks("test", lambda name, error: None)
-        apply, no_room = index.apply, True
-
-        async def without_room(*changes: Any, makes_room: bool = False, **more: Any) -> None:
-            if no_room and not makes_room:
-                raise DiskFull("no room for rows")
-            await apply(*changes, makes_room=makes_room, **more)
-
-        index.apply = without_room  # type: ignore[method-assign]
-        await add(node, batch(KEPT, 0))
-        flush = tasks.spawn(node.bookie.flush(), name="flush")
-        await world.clock.sleep(1)
-        await drop(node)
-        await node.bookie.collect()
-        no_room = False
-        await flush
-        await holds(node, [0])
-        await node.bookie.collect()
-        assert DROPPED not in await index.ledgers_with_rows(-1, 10)
         await node.lose_power()
         await node.boot()
-        await holds(node, [0])
-
-    play(scenario)
+    assert await rows(node) == after
 
 
-def test_copies_are_made_at_the_pace_that_is_set() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, range(40))
-        began = world.clock.monotonic()
-        node.bookie._parts.collector.reclaimer._compaction._pace._per_second = 1_000
-        await drop(node)
-        assert copied(node) > 5_000
-        assert world.clock.monotonic() - began >= copied(node) / 1_000
-
-    play(scenario)
-
-
-def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwards_the_rest() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(40))
-        for entry_id in range(40, 60):
-            await add(node, batch(DROPPED, entry_id))
-            await node.bookie.flush()
-        node.bookie.suspend_compaction(True)
-        assert node.bookie.compaction_suspended
-        assert node.bookie.stats()["compaction_suspended"] == 1
-        await drop(node)
-        await world.clock.sleep(2 * 86_400)
-        await node.bookie.collect()
-        assert copied(node) == 0, "not even by the look that comes once in a while"
-        assert node.bookie.stats()["entry_logs_removed_total"] > 0, "what is dead"
-        before = node.bookie.stats()["entry_logs_removed_total"]
-        node.bookie.suspend_compaction(False)
-        await node.bookie.collect()
-        assert copied(node) > 0, "which is made up for"
-        assert node.bookie.stats()["entry_logs_removed_total"] > before
+@played()
+async def test_what_counts_moves_out_of_logs_whose_footers_are_damaged(node, world):
+    kept = await fill(node, range(40))
+    before = set((await rows(node)).values())
+    await node.stop()
+    for log_id in before:
+        path = f"{ROOT}/ledgers/{log_name(log_id)}"
+        node.disk.rot.zero_sector(path, len(node.disk.peek(path)) // SECTOR_BYTES - 1)  # the end mark
+    await node.boot()
+    await drop(node)
+    assert not before & set((await rows(node)).values())
+    assert not before & set(node.bookie._parts.logs.log_ids)
+    for _ in range(2):
         await holds(node, kept)
-
-    play(scenario, below=5)
-
-
-def test_a_log_that_is_still_written_is_finished_early_once_compaction_is_resumed() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        logs = node.bookie._parts.logs
-        for entry_id in range(58):
-            await add(node, batch(DROPPED, entry_id))
-        await add(node, batch(KEPT, 0))
-        await node.bookie.flush()
-        growing = set(logs.growing_log_ids)
-        node.bookie.suspend_compaction(True)
-        await drop(node)
-        await node.bookie.collect()
-        await node.bookie.collect()
-        assert set(logs.growing_log_ids) == growing
-        node.bookie.suspend_compaction(False)
-        await node.bookie.collect()
-        assert not growing & set(logs.growing_log_ids)
-        assert copied(node) > 0
-        await holds(node, [0])
-
-    play(scenario)
-
-
-def test_a_round_that_is_under_way_when_compaction_is_suspended_ends_with_the_log_that_it_is_at() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(60))
-        reclaimer = node.bookie._parts.collector.reclaimer
-        compact = reclaimer._compaction.compact
-        compacted = []
-
-        async def suspended_meanwhile(log_id: int) -> int:
-            node.bookie.suspend_compaction(True)
-            compacted.append(log_id)
-            return await compact(log_id)
-
-        reclaimer._compaction.compact = suspended_meanwhile  # type: ignore[method-assign]
-        await drop(node)
-        assert len(compacted) == 1
-        await holds(node, kept)
-        node.bookie.suspend_compaction(False)
-        await node.bookie.collect()
-        assert len(compacted) == 2
-
-    play(scenario)
-
-
-def test_a_bookie_that_starts_compacts() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        node.bookie.suspend_compaction(True)
-        await node.stop()
+        await node.lose_power()
         await node.boot()
-        assert not node.bookie.compaction_suspended
-
-    play(scenario)
 
 
-def test_the_endpoints_suspend_compaction_and_say_so() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        endpoints = BookieEndpoints(node.settings, lambda: None)
-        endpoints.bookie = node.bookie
-        table = {(each.method, each.path): each for each in endpoints.table()}
-        nothing = Asked(ANYBODY, "", {}, {}, {})
-
-        async def state() -> object:
-            return (await table["GET", "/api/v1/bookie/gc"].handler(nothing))["compaction_suspended"]
-
-        assert await state() is False
-        for name, suspended in (("suspend", True), ("resume", False)):
-            change = table["POST", f"/api/v1/bookie/gc/{name}_compaction"]
-            assert (change.permission, change.action) == (Permission.ADMINISTER, f"{name} compaction")
-            assert (await change.handler(nothing))["compaction_suspended"] is suspended
-            assert await state() is suspended
-            assert node.bookie.compaction_suspended is suspended
-
-    play(scenario)
+@played()
+async def test_what_lasts_is_written_apart_from_what_is_new(node, world):
+    kept = await fill(node, range(16))
+    await drop(node)
+    old = set((await rows(node)).values())
+    await add(node, batch(KEPT, 1_000))
+    await node.bookie.flush()
+    assert (await rows(node))[1_000] not in old
+    await holds(node, kept)
 
 
-def test_a_full_disk_stops_copying_and_loses_nothing() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        kept = await fill(node, range(40))
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
-        node.disk.capacity_bytes = used + 4 * KIB
-        with pytest.raises(DiskFull):
+@played(below=5)
+async def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at(node, world):
+    kept = await fill(node, range(20), one_in=2)
+    await drop(node)
+    before = await rows(node)
+    assert copied(node) == 0
+    await world.clock.sleep(86_400)
+    await node.bookie.collect()
+    assert copied(node) > 0
+    assert not set(before.values()) <= set((await rows(node)).values())
+    await holds(node, kept)
+
+
+@played(below=5, garbage=25)
+async def test_logs_of_which_much_counts_are_copied_at_once_where_much_of_the_whole_is_garbage(node, world):
+    kept = await fill(node, range(20), one_in=2)
+    await drop(node)
+    assert copied(node) > 0
+    await holds(node, kept)
+    # A log that was being written is considered once it is finished.
+    await node.bookie.collect()
+    moved = copied(node)
+    await node.bookie.collect()
+    assert copied(node) == moved, "what is left is within the bound"
+
+
+@played(below=0, garbage=25)
+async def test_a_bookie_that_is_to_copy_nothing_copies_nothing_however_much_is_garbage(node, world):
+    kept = await fill(node, range(20), one_in=2)
+    await drop(node)
+    assert copied(node) == 0
+    await holds(node, kept)
+
+
+@played(below=5, interval_ms=86400000)
+async def test_a_bookie_whose_checkpoints_find_no_space_copies_out_of_logs_of_which_much_counts_at_once(node, world):
+    kept = await fill(node, range(20), one_in=2)
+    await drop(node)
+    assert copied(node) == 0
+    node.disk.fail("write", f"{ROOT}/ledgers/", error=DiskFull)
+    await add(node, batch(KEPT, len(kept)))
+    await node.bookie.flush()
+    assert copied(node) > 0
+    await holds(node, [*kept, len(kept)])
+
+
+@played()
+async def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go(node, world):
+    kept = await fill(node, range(40))
+    row = (await node.bookie._parts.index.find_range(KEPT, kept[0], kept[0], 1))[0]
+    path = f"{ROOT}/ledgers/entrylog-{row.location.log_id:016d}.log"
+    node.disk.rot.zero_sector(path, (row.location.offset + row.location.size // 2) // SECTOR_BYTES)
+    await drop(node)
+    assert [entry for entry, log_id in (await rows(node)).items() if log_id == row.location.log_id] == [kept[0]]
+    await holds(node, kept[1:])
+    with pytest.raises(EntryCorrupt):
+        await node.bookie.read_batches(KEPT, kept[0], kept[0], 1)
+    assert node.bookie.stats()["damaged_batches"] == 1
+    copied_before = copied(node)
+    await node.bookie.collect()
+    assert copied(node) == copied_before
+    await add(node, batch(KEPT, kept[0]), recovery=True)
+    await node.bookie.flush()
+    await world.clock.sleep(86_400)
+    await node.bookie.collect()
+    assert row.location.log_id not in node.bookie._parts.logs.log_ids
+    await holds(node, kept)
+
+
+@played()
+async def test_e08_what_has_moved_is_not_copied_again_by_the_next_life(node, world):
+    kept = await fill(node, range(16))
+    node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
+    logs, moved = node.bookie._parts.logs, asyncio.Event()
+    remove = logs.remove
+
+    async def hangs(log_id: int) -> int:
+        if copied(node):
+            moved.set()
+            await world.clock.sleep(3600)
+        return await remove(log_id)
+
+    logs.remove = hangs  # type: ignore[method-assign]
+    collecting = asyncio.ensure_future(node.bookie.collect())
+    await moved.wait()
+    first_life = copied(node)
+    await node.lose_power()
+    await asyncio.gather(collecting, return_exceptions=True)
+    await node.boot()
+    await node.bookie.collect()
+    assert first_life > 0
+    assert first_life + copied(node) == sum(len(batch(KEPT, each)) for each in kept)
+    await holds(node, kept)
+
+
+@played()
+async def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts(node, world):
+    kept = await fill(node, range(16))
+    node.disk.fail("write", "changes.log", error=None, delay_seconds=60, nth=2)
+    node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
+    collecting = asyncio.ensure_future(node.bookie.collect())
+    await world.clock.sleep(30)
+    before = await rows(node)
+    await node.lose_power()
+    await asyncio.gather(collecting, return_exceptions=True)
+    node.disk.faults.clear()
+    await node.boot()
+    for _ in range(2):
+        await node.bookie.collect()
+    used = set((await rows(node)).values())
+    assert not set(before.values()) & used
+    *settled, _ = node.bookie._parts.logs.log_ids
+    assert used.issuperset(settled), "no log has only copies without a row"
+    await holds(node, kept)
+
+
+@played()
+async def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted(node, world):
+    kept = await fill(node, range(2))
+    [only] = node.bookie._parts.logs.log_ids
+    await drop(node)
+    assert only not in node.bookie._parts.logs.log_ids
+    await holds(node, kept)
+    await add(node, batch(KEPT, 1_000))
+    await node.bookie.flush()
+    await holds(node, [*kept, 1_000])
+
+
+@played()
+async def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_index_yet(node, world):
+    for entry_id in range(4):
+        await add(node, batch(DROPPED, entry_id))
+    await node.bookie.flush()
+    index, tasks = node.bookie._parts.index, Tasks("test", lambda name, error: None)
+    apply, no_room = index.apply, True
+
+    async def without_room(*changes: Any, frees_space: bool = False, **more: Any) -> None:
+        if no_room and not frees_space:
+            raise DiskFull("no room for rows")
+        await apply(*changes, frees_space=frees_space, **more)
+
+    index.apply = without_room  # type: ignore[method-assign]
+    await add(node, batch(KEPT, 0))
+    flush = tasks.spawn(node.bookie.flush(), name="flush")
+    await world.clock.sleep(1)
+    await drop(node)
+    await node.bookie.collect()
+    no_room = False
+    await flush
+    await holds(node, [0])
+    await node.bookie.collect()
+    assert DROPPED not in await index.ledgers_with_rows(-1, 10)
+    await node.lose_power()
+    await node.boot()
+    await holds(node, [0])
+
+
+@played(bytes_per_second=1000)
+async def test_copies_are_made_at_the_pace_that_is_set(node, world):
+    await fill(node, range(40))
+    began = world.clock.monotonic()
+    await drop(node)
+    assert copied(node) > 5_000
+    assert world.clock.monotonic() - began >= copied(node) / 1_000
+
+
+@played(below=5)
+async def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwards_the_rest(node, world):
+    kept = await fill(node, range(40))
+    for entry_id in range(40, 60):
+        await add(node, batch(DROPPED, entry_id))
+        await node.bookie.flush()
+    node.bookie.suspend_compaction(True)
+    assert node.bookie.compaction_suspended
+    assert node.bookie.stats()["compaction_suspended"] == 1
+    await drop(node)
+    await world.clock.sleep(2 * 86_400)
+    await node.bookie.collect()
+    assert copied(node) == 0, "not even by the look that comes once in a while"
+    assert node.bookie.stats()["entry_logs_removed_total"] > 0, "what is dead"
+    before = node.bookie.stats()["entry_logs_removed_total"]
+    node.bookie.suspend_compaction(False)
+    await node.bookie.collect()
+    assert copied(node) > 0, "which is made up for"
+    assert node.bookie.stats()["entry_logs_removed_total"] > before
+    await holds(node, kept)
+
+
+@played()
+async def test_a_log_that_is_still_written_is_finished_early_once_compaction_is_resumed(node, world):
+    logs = node.bookie._parts.logs
+    for entry_id in range(58):
+        await add(node, batch(DROPPED, entry_id))
+    await add(node, batch(KEPT, 0))
+    await node.bookie.flush()
+    growing = set(logs.growing_log_ids)
+    node.bookie.suspend_compaction(True)
+    await drop(node)
+    await node.bookie.collect()
+    await node.bookie.collect()
+    assert set(logs.growing_log_ids) == growing
+    node.bookie.suspend_compaction(False)
+    await node.bookie.collect()
+    assert not growing & set(logs.growing_log_ids)
+    assert copied(node) > 0
+    await holds(node, [0])
+
+
+@played()
+async def test_a_running_pass_ends_after_its_current_log_when_compaction_is_suspended(node, world, monkeypatch):
+    kept = await fill(node, range(60))
+    compact, compacted = Compaction.compact, list[int]()
+
+    async def suspended_meanwhile(compaction: Compaction, log_id: int) -> int:
+        node.bookie.suspend_compaction(True)
+        compacted.append(log_id)
+        return await compact(compaction, log_id)
+
+    monkeypatch.setattr(Compaction, "compact", suspended_meanwhile)
+    await drop(node)
+    assert len(compacted) == 1
+    await holds(node, kept)
+    node.bookie.suspend_compaction(False)
+    await node.bookie.collect()
+    assert len(compacted) == 2
+
+
+@played()
+async def test_the_endpoints_suspend_compaction_and_say_so(node, world):
+    endpoints = BookieEndpoints(node.settings, lambda: None, lambda: node.bookie)
+    table = {(each.method, each.path): each for each in endpoints.table()}
+    nothing = EndpointRequest(UNRESTRICTED, "", {}, {}, {})
+
+    async def state() -> object:
+        return (await table["GET", "/api/v1/bookie/gc"].handler(nothing))["compaction_suspended"]
+
+    assert await state() is False
+    for name, suspended in (("suspend", True), ("resume", False)):
+        change = table["POST", f"/api/v1/bookie/gc/{name}_compaction"]
+        assert (change.permission, change.action) == (Permission.ADMINISTER, f"{name} compaction")
+        assert (await change.handler(nothing))["compaction_suspended"] is suspended
+        assert await state() is suspended
+        assert node.bookie.compaction_suspended is suspended
+
+
+@played()
+async def test_a_full_disk_stops_copying_and_loses_nothing(node, world):
+    kept = await fill(node, range(40))
+    node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
+    used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+    node.disk.capacity_bytes = used + 4 * KIB
+    with pytest.raises(DiskFull):
+        await node.bookie.collect()
+    await holds(node, kept)
+    for _ in range(2):
+        with contextlib.suppress(DiskFull):  # dead entries are gone by now, which may have freed space
             await node.bookie.collect()
         await holds(node, kept)
-        for _ in range(2):
-            with contextlib.suppress(DiskFull):  # what is dead has gone by now, and may have made room
-                await node.bookie.collect()
-            await holds(node, kept)
-        node.disk.capacity_bytes = 10**9
-        await node.bookie.collect()
-        await holds(node, kept)
-        assert copied(node) > 0
-
-    play(scenario)
+    node.disk.capacity_bytes = 10**9
+    await node.bookie.collect()
+    await holds(node, kept)
+    assert copied(node) > 0
 
 
 def test_those_go_first_of_which_least_has_to_be_copied() -> None:
-    logs = [LogFacts(1, 1000, 190), LogFacts(2, 1000, 500), LogFacts(3, 1000, 0), LogFacts(4, 1000, 10)]
-    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2))] == [3, 4, 1]
-    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.0))] == [3]
+    logs = [LogUsage(1, 1000, 190), LogUsage(2, 1000, 500), LogUsage(3, 1000, 0), LogUsage(4, 1000, 10)]
+    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2))] == [3, 4, 1]
+    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.0))] == [3]
 
 
 def test_where_much_is_garbage_as_a_whole_logs_go_until_it_is_little() -> None:
-    logs = [LogFacts(number, 1000, live) for number, live in enumerate([100, 300, 400, 700, 900])]
-    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2))] == [0]
+    logs = [LogUsage(number, 1000, live) for number, live in enumerate([100, 300, 400, 700, 900])]
+    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2))] == [0]
     # Of 5,000 bytes 2,600 are garbage, then 1,700 of 4,100, then 1,000 of 3,400, and 400 of 2,800.
     for garbage, wanted in ((0.6, [0]), (0.4, [0, 1]), (0.29, [0, 1, 2]), (0.1, [0, 1, 2, 3]), (0.0, [0, 1, 2, 3])):
-        assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2, garbage, 0.8))] == wanted, garbage
-    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2, 1.0, 0.8))] == [0]
+        assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2, garbage, 0.8))] == wanted, garbage
+    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2, 1.0, 0.8))] == [0]
 
 
 def test_a_log_that_is_written_is_finished_early_where_it_would_be_copied() -> None:
-    half = LogFacts(9, 1000, 500)
-    assert not worth_finishing(half, [], Bounds(0.2))
-    assert worth_finishing(half, [], Bounds(0.2, 0.25, 0.8))
-    assert not worth_finishing(half, [LogFacts(1, 9000, 9000)], Bounds(0.2, 0.25, 0.8))
-    assert worth_finishing(LogFacts(9, 1000, 0), [], Bounds(0.0))
+    half = LogUsage(9, 1000, 500)
+    assert not worth_finishing(half, [], CompactionLimits(0.2))
+    assert worth_finishing(half, [], CompactionLimits(0.2, 0.25, 0.8))
+    assert not worth_finishing(half, [LogUsage(1, 9000, 9000)], CompactionLimits(0.2, 0.25, 0.8))
+    assert worth_finishing(LogUsage(9, 1000, 0), [], CompactionLimits(0.0))
 
 
-def test_no_room_to_finish_a_log_keeps_no_dead_log_from_going() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        logs = node.bookie._parts.logs
-        for entry_id in range(60):
-            await add(node, batch(DROPPED, entry_id))
-        await node.bookie.flush()
-        await add(node, batch(KEPT, 0))
-        await node.bookie.flush()
-        settled = set(logs.settled_log_ids)
-        assert settled, "logs of which nothing will count"
+@played()
+async def test_no_space_to_finish_a_log_keeps_no_dead_log_from_going(node, world):
+    logs = node.bookie._parts.logs
+    for entry_id in range(60):
+        await add(node, batch(DROPPED, entry_id))
+    await node.bookie.flush()
+    await add(node, batch(KEPT, 0))
+    await node.bookie.flush()
+    settled = set(logs.settled_log_ids)
+    assert settled, "logs of which nothing will count"
 
-        async def without_room(log_id: int) -> None:
-            raise DiskFull("no room for a footer")
+    async def without_room(log_id: int) -> None:
+        raise DiskFull("no room for a footer")
 
-        logs.settle = without_room  # type: ignore[method-assign]
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        with pytest.raises(DiskFull):
-            await node.bookie.collect()
-        assert not settled & set(logs.settled_log_ids)
-        await holds(node, [0])
-
-    play(scenario)
+    logs.finish = without_room  # type: ignore[method-assign]
+    node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
+    with pytest.raises(DiskFull):
+        await node.bookie.collect()
+    assert not settled & set(logs.settled_log_ids)
+    await holds(node, [0])

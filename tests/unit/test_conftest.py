@@ -1,4 +1,4 @@
-"""The shared test set-up: what it runs and what it must catch, shown on small tests that do right and wrong."""
+"""The shared test set-up: what it runs and what it detects, on small correct and faulty tests."""
 
 from pathlib import Path
 
@@ -62,7 +62,8 @@ def test_of_an_earlier_process_is_not_blamed():
 """
 
 
-def test_leaks_and_lost_errors_fail_the_test_that_made_them(pytester):
+def test_leaks_and_lost_errors_fail_the_test_that_made_them(pytester, monkeypatch):
+    monkeypatch.delenv("TALLYBOOK_TEST_TIMES", raising=False)
     pytester.makeconftest(CONFTEST.read_text().replace("LEAK_GRACE_SECONDS = 2.0", "LEAK_GRACE_SECONDS = 0.05"))
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-v", "-W", "error", "-p", "no:cacheprovider", "-p", "no:xdist")

@@ -1,11 +1,11 @@
-"""Which connection of a port is dropped when there are too many."""
+"""The connection table of a port: which connection is dropped when there are too many."""
 
 from __future__ import annotations
 
 import pytest
 
 from tallybook.core.errors import Busy
-from tallybook.runtime.connection_table import BOUND, PEER, Connection, ConnectionTable, peer_group
+from tallybook.runtime.security.connection_table import BOUND, PEER, ConnectionTable, TrackedConnection, peer_group
 
 
 class Port:
@@ -18,7 +18,7 @@ class Port:
             max_waiting, max_waiting_per_peer, lambda why, peer: self.told.append((why, peer)), max_connections
         )
 
-    def enter(self, name: str, host: str) -> Connection:
+    def enter(self, name: str, host: str) -> TrackedConnection:
         return self.table.enter(host, lambda _why: self.dropped.append(name))
 
 
@@ -75,7 +75,7 @@ def test_addresses_of_one_network_of_ipv6_are_one_peer(host, group):
     assert peer_group(host) == group
 
 
-def test_where_held_connections_leave_no_room_those_that_wait_are_dropped():
+def test_where_held_connections_leave_no_space_those_that_wait_are_dropped():
     port = Port(4, 4, max_connections=3)
     for name in ("h1", "h2"):
         port.enter(name, "10.0.0.1").hold()

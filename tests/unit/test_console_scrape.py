@@ -1,14 +1,14 @@
-"""What the console makes of the metrics that a bookie shows."""
+"""The console's interpretation of the metrics of a bookie."""
 
 import json
 
 from tallybook.bookie.metrics import BOOKIE_METRICS
-from tallybook.gateway.console.scrape import NUMBERS, TIMES, numbers, times
+from tallybook.gateway.console.scrape import NUMBERS, TIMES, times
 from tallybook.repair.diagnosis.samples import Point, Sample
-from tallybook.runtime.histogram import Histogram
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.metrics_text import parse_series
+from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.histogram import Histogram
+from tallybook.runtime.metrics.parsing import parse_series
+from tallybook.runtime.metrics.registry import Metrics
 
 
 def shown(text: str) -> Sample:
@@ -17,35 +17,21 @@ def shown(text: str) -> Sample:
     )
 
 
-def test_numbers_with_several_values_are_summed_up_and_others_are_left_out():
-    text = (
-        'tallybook_bookie_read_batches_total{source="cache"} 3.0\n'
-        'tallybook_bookie_read_batches_total{source="entry_log"} 4.0\n'
-        "tallybook_bookie_read_batches_created 1.7e9\n"
-        "somebody_elses 5.0\n"
-        "tallybook_bookie_adds_waiting NaN\n"
-    )
-    assert numbers(shown(text)) == {"read_batches": 7.0}
-
-
-def test_histograms_are_told_by_bound_and_the_last_one_has_none():
+def test_histograms_are_reported_by_bound_and_the_last_one_has_none():
     seconds = Histogram((0.001, 0.01))
     for value in (0.0005, 0.002, 0.003, 5.0):
         seconds.observe(value)
     metrics = Metrics()
-    metrics.add([MetricInfo("adds", "tallybook_bookie_add_seconds", Kind.HISTOGRAM, "x")], lambda: {"adds": seconds})
+    metrics.add(
+        [MetricInfo("adds", "tallybook_bookie_add_seconds", MetricKind.HISTOGRAM, "x")], lambda: {"adds": seconds}
+    )
     found = times(shown(metrics.text().decode()))
     assert found == {"adds": [(0.001, 1.0), (0.01, 3.0), (None, 4.0)]}
     json.dumps(found, allow_nan=False)
 
 
-def test_buckets_without_a_bound_that_is_a_number_are_left_out():
-    assert times(shown('tallybook_bookie_add_seconds_bucket{le="low"} 1.0\n')) == {"adds": []}
-    assert times(shown("tallybook_bookie_add_seconds_bucket 1.0\n")) == {"adds": []}
-
-
 def test_every_metric_that_is_asked_for_is_one_that_bookies_have():
-    kinds = {info.name: info.kind for info in BOOKIE_METRICS}
+    kinds = {info.name: info.kind for info in BOOKIE_METRICS.catalogue}
     asked = {name for name in NUMBERS if not name.startswith("process_")}
-    assert asked <= {name for name, kind in kinds.items() if kind is not Kind.HISTOGRAM}
-    assert {kinds.get(name.removesuffix("_bucket")) for name in TIMES} == {Kind.HISTOGRAM}
+    assert asked <= {name for name, kind in kinds.items() if kind is not MetricKind.HISTOGRAM}
+    assert {kinds.get(name.removesuffix("_bucket")) for name in TIMES} == {MetricKind.HISTOGRAM}

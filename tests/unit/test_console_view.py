@@ -1,4 +1,4 @@
-"""The console's view of a cluster: how long a request waits, how often bookies are asked, what is not known yet."""
+"""The console's view of a cluster: time limits of requests, poll intervals of bookies, and unknown values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import pytest
 from tallybook.core.answers import BookieStatus
 from tallybook.core.errors import Busy
 from tallybook.gateway.console import cluster_view
-from tallybook.gateway.console.bookies import Bookies
-from tallybook.gateway.console.cluster_view import FIRST_SECONDS, ClusterView
+from tallybook.gateway.console.bookies import ConsoleBookieEndpoints
+from tallybook.gateway.console.cluster_view import FIRST_WAIT_SECONDS, ClusterView
 from tallybook.metadata.store import BookieInfo, Incarnation
 from tallybook.repair.bookie_survey import BookieSurvey
-from tallybook.repair.overview import Census, Ledgers, Survey
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.repair.status.overview import ClusterSurvey, LedgerCensus, LedgerCounts
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import World, run_seed
+
+from .staging import staged
 
 NAMES = ("b1", "b2", "b3")
 STATUS = BookieStatus(False, 0.5, 8_000, 0, 0, 0.0, 0, 0, 0, 0, 0, 1.0)
-WELL = Survey(
+WELL = ClusterSurvey(
     {name: BookieInfo(name, f"{name}:3181", Incarnation(name, 1)) for name in NAMES}, dict.fromkeys(NAMES, STATUS),
     {}, {}, 0, 0, 0, None, None, None,
 )  # fmt: skip
@@ -37,8 +39,8 @@ class Cluster:
         self.seconds = 0.0
         self.asked = 0
         self.counted: list[BookieSurvey] = []
-        self.found: Survey | None = None
-        """What every survey finds, if that is given."""
+        self.found: ClusterSurvey | None = None
+        """The result of every survey, if given."""
 
     async def wait(self, seconds: float = 0.0) -> None:
         await self.world.clock.sleep(1e6 if self.hangs else seconds)
@@ -59,90 +61,82 @@ class Cluster:
         await self.wait(self.seconds)
         return SimpleNamespace(limbo_events=0, limbo_below=0)
 
-    async def survey(self, world: Any, bookies: BookieSurvey) -> Survey:
-        await bookies.look(await self.bookies())
-        return self.found or Survey({}, dict(bookies.statuses), {}, None, None, None, 0, None, None, None)
+    async def survey(self, world: Any, bookies: BookieSurvey) -> ClusterSurvey:
+        await bookies.poll(await self.bookies())
+        return self.found or ClusterSurvey({}, dict(bookies.statuses), {}, None, None, None, 0, None, None, None)
 
-    async def census(self, world: Any, bookies: BookieSurvey) -> Census:
+    async def census(self, world: Any, bookies: BookieSurvey, note: Any) -> LedgerCensus:
         await self.wait()
         self.counted.append(bookies)
-        return Census({})
+        return LedgerCensus({})
 
 
 async def no_round(store: Any) -> dict[str, object]:
     return {}
 
 
-@pytest.fixture
-def play(monkeypatch):
-    def run(scenario: Callable[[World, Cluster, ClusterView], Awaitable[None]]) -> None:
-        async def whole(world: World) -> None:
-            cluster, tasks = Cluster(world), Tasks("view", lambda name, error: None)
-            monkeypatch.setattr(cluster_view, "survey", cluster.survey)
-            monkeypatch.setattr(cluster_view, "census", cluster.census)
-            monkeypatch.setattr(cluster_view, "last_round", no_round)
-            monkeypatch.setattr(cluster_view.Diagnosing, "note", lambda *_: None)
-            seen = SimpleNamespace(clock=world.clock, connections=cluster, membership=cluster, store=None)
-            view = ClusterView(SimpleNamespace(world=seen), cluster, tasks)  # type: ignore[arg-type]
+def play(scenario: Callable[[World, Cluster, ClusterView], Awaitable[None]]) -> None:
+    async def whole(world: World) -> None:
+        cluster, tasks = Cluster(world), Tasks("view", lambda name, error: None)
+        make_overview = SimpleNamespace(clock=world.clock, connections=cluster, membership=cluster, store=None)
+        view = ClusterView(SimpleNamespace(world=make_overview), cluster, tasks)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster_view, "survey", cluster.survey)
+            patch.setattr(cluster_view, "census", cluster.census)
+            patch.setattr(cluster_view, "last_round", no_round)
+            patch.setattr(cluster_view.DiagnosisTracker, "note", lambda *_: None)
             try:
                 await scenario(world, cluster, view)
             finally:
                 await tasks.close()
 
-        run_seed(1, whole)
-
-    return run
+    run_seed(1, whole)
 
 
-def test_whoever_asks_for_one_bookie_waits_for_all_looks_at_once(play):
-    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
-        cluster.hangs = True
-        began = world.clock.monotonic()
-        with pytest.raises(Busy):
-            await Bookies(SimpleNamespace(world=world), view).one(SimpleNamespace(path={"bookie": "b1"}))  # type: ignore[arg-type]
-        assert world.clock.monotonic() - began == pytest.approx(FIRST_SECONDS)
-
-    play(scenario)
+played = staged(play, 3)
 
 
-def test_a_census_goes_by_what_bookies_have_said_a_moment_ago(play):
-    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
-        for _ in range(60):
-            await view.overview()
-            await world.clock.sleep(1)
-        assert len(cluster.counted) > 3
-        assert all(each.statuses for each in cluster.counted)
-        # About once a second by the survey, and once more by the census that began before there was any.
-        assert cluster.asked <= 62
-
-    play(scenario)
+@played()
+async def test_a_request_for_one_bookie_waits_for_all_polls_at_once(world, cluster, view):
+    cluster.hangs = True
+    began = world.clock.monotonic()
+    with pytest.raises(Busy):
+        await ConsoleBookieEndpoints(SimpleNamespace(world=world), view).details(SimpleNamespace(path={"bookie": "b1"}))  # type: ignore[arg-type]
+    assert world.clock.monotonic() - began == pytest.approx(FIRST_WAIT_SECONDS)
 
 
-def test_a_census_asks_bookies_itself_where_what_they_have_said_is_old(play):
-    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
+@played()
+async def test_a_census_goes_by_what_bookies_have_said_a_moment_ago(world, cluster, view):
+    for _ in range(60):
         await view.overview()
-        await world.clock.sleep(3_600)
-        asked = cluster.asked
-        await view.overview()
-        await world.clock.sleep(0.5)
-        assert cluster.asked == asked + 2
-        assert len(cluster.counted) >= 2
-
-    play(scenario)
+        await world.clock.sleep(1)
+    assert len(cluster.counted) > 3
+    assert all(each.statuses for each in cluster.counted)
+    # About once a second by the survey, and once more by the census that began before there was any.
+    assert cluster.asked <= 62
 
 
-def test_a_cluster_is_called_healthy_only_once_its_ledgers_are_counted(play, monkeypatch):
-    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
-        async def census(*_: object) -> Census:
-            await world.clock.sleep(60)
-            return Census({}, Ledgers(complete=True))
+@played()
+async def test_a_census_asks_bookies_itself_where_what_they_have_said_is_old(world, cluster, view):
+    await view.overview()
+    await world.clock.sleep(3_600)
+    asked = cluster.asked
+    await view.overview()
+    await world.clock.sleep(0.5)
+    assert cluster.asked == asked + 2
+    assert len(cluster.counted) >= 2
 
-        monkeypatch.setattr(cluster_view, "census", census)
-        cluster.found = WELL
-        told = await view.overview()
-        assert (told["problems"], told["ledgers"], told["healthy"]) == ([], None, None)
+
+@played()
+async def test_a_cluster_is_called_healthy_only_once_its_ledgers_are_counted(world, cluster, view, monkeypatch):
+    async def census(*_: object) -> LedgerCensus:
         await world.clock.sleep(60)
-        told = await view.overview()
-        assert (told["problems"], told["healthy"]) == ([], True)
+        return LedgerCensus({}, LedgerCounts(complete=True))
 
-    play(scenario)
+    monkeypatch.setattr(cluster_view, "census", census)
+    cluster.found = WELL
+    told = await view.overview()
+    assert (told["problems"], told["ledgers"], told["healthy"]) == ([], None, None)
+    await world.clock.sleep(60)
+    told = await view.overview()
+    assert (told["problems"], told["healthy"]) == ([], True)

@@ -1,11 +1,10 @@
-"""The settings models: what they accept, what they refuse, and that no value can switch off what keeps data safe."""
+"""The settings models: accepted and refused values; no value can switch off what keeps data safe."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tallybook.core.config import (
+from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
+from tallybook.core.settings import (
     AdmissionSettings,
     BookieSettings,
     ClientSettings,
@@ -16,7 +15,6 @@ from tallybook.core.config import (
     Settings,
     StorageSettings,
 )
-from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
 
 MODELS = [JournalSettings, StorageSettings, AdmissionSettings, CollectionSettings, BookieSettings, ClientSettings]
 REQUIRED = {BookieSettings: {"data_directory": "/data", "metadata": "sqlite:///x"}}
@@ -44,13 +42,6 @@ def test_the_defaults_are_valid_and_every_setting_is_described(model):
 @each_model
 def test_an_unknown_name_is_refused(model):
     assert "no_such_setting" in refusal(model, no_such_setting=1)
-
-
-@each_model
-def test_settings_cannot_be_changed_afterwards(model):
-    settings = make(model)
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(settings, next(iter(model.model_fields)), 1)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +105,8 @@ def test_a_budget_through_which_nothing_would_pass_is_refused(model, name):
 def test_zero_is_kept_where_it_means_something():
     settings = StorageSettings(read_cache_bytes=0, flush_bytes_per_second=0, min_free_bytes="0")
     assert (settings.read_cache_bytes, settings.flush_bytes_per_second, settings.min_free_bytes) == (0, 0, 0)
-
-
-def test_a_pace_at_which_a_checkpoint_would_never_end_is_refused():
-    assert "1 MiB" in refusal(StorageSettings, flush_bytes_per_second=MIB - 1)
     assert StorageSettings(flush_bytes_per_second=MIB).flush_bytes_per_second == MIB
+    assert "1 MiB" in refusal(StorageSettings, flush_bytes_per_second=MIB - 1), "a checkpoint would never end"
 
 
 @pytest.mark.parametrize(
@@ -134,10 +122,7 @@ def test_a_pace_at_which_a_checkpoint_would_never_end_is_refused():
 )
 def test_a_journal_that_could_not_work_is_refused(values, reason):
     assert reason in refusal(JournalSettings, **values)
-
-
-def test_the_smallest_journal_is_accepted():
-    JournalSettings(segment_bytes=4 * BLOCK_BYTES, max_commit_bytes=2 * BLOCK_BYTES, segment_count=3)
+    JournalSettings(segment_bytes=4 * BLOCK_BYTES, max_commit_bytes=2 * BLOCK_BYTES, segment_count=3)  # the smallest
 
 
 def test_the_journal_must_hold_the_write_cache_with_one_segment_to_spare():
@@ -167,39 +152,14 @@ def test_a_client_that_could_not_send_is_refused(values):
     refusal(ClientSettings, **values)
 
 
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "write_cache_bytes": st.integers(-10, 2**62),
-            "entry_log_bytes": st.integers(-10, 2**62),
-            "flush_interval_ms": st.integers(-10, 10**9),
-            "read_threads": st.integers(-10, 10**7),
-        },
-    )
-)
-def test_whatever_is_accepted_lets_a_checkpoint_happen(values):
-    try:
-        settings = StorageSettings(**values)
-    except ValidationError:
-        return
-    assert settings.write_cache_bytes >= BLOCK_BYTES
-    assert settings.entry_log_bytes >= BLOCK_BYTES
-    assert 0 <= settings.flush_interval_ms <= 86_400_000
-    assert settings.read_threads >= 1
-
-
 @pytest.mark.parametrize("name", ["listen", "http_listen", "advertise"])
 @pytest.mark.parametrize(
     "value", ["127.0.0.1:80a", "127.0.0.1", "host:65536", ":1", "a:b:1", "[::1:1", "http://a:1", "a b:1"]
 )
 def test_an_address_is_a_host_and_a_port(name, value):
-    assert "HOST:PORT is wanted" in refusal(BookieSettings, **{name: value})
-
-
-@pytest.mark.parametrize("value", ["127.0.0.1:0", "host.example:65535", "[::1]:1", "0.0.0.0:80"])
-def test_addresses_that_there_may_be(value):
-    assert make(BookieSettings, listen=value, http_listen=value, advertise=value).listen == value
+    assert "expected HOST:PORT" in refusal(BookieSettings, **{name: value})
+    for good in ("127.0.0.1:0", "host.example:65535", "[::1]:1", "0.0.0.0:80"):
+        assert getattr(make(BookieSettings, **{name: good}), name) == good
 
 
 @pytest.mark.parametrize("value", ["a/b", "a b", "x" * 129, "\n"])
@@ -207,7 +167,7 @@ def test_a_bookie_id_is_letters_and_digits_before_it_names_anything(value):
     assert "letters, digits" in refusal(BookieSettings, bookie_id=value)
 
 
-def test_a_gateway_has_fewer_batches_in_flight_unless_it_is_told_otherwise():
+def test_a_gateway_has_fewer_batches_in_flight_by_default():
     assert GatewaySettings(metadata="x").client.max_in_flight_batches == 3
     assert GatewaySettings(metadata="x", client={"read_bytes": "1MiB"}).client.max_in_flight_batches == 3
     assert GatewaySettings(metadata="x", client={"max_in_flight_batches": 8}).client.max_in_flight_batches == 8
@@ -216,8 +176,8 @@ def test_a_gateway_has_fewer_batches_in_flight_unless_it_is_told_otherwise():
 @pytest.mark.parametrize(
     "value", ["gateway", "gateway:http", "gate way:7401", "gateway\x01:7401", "gateway:7401;b:7401"]
 )
-def test_a_console_is_told_processes_by_host_and_port(value):
-    with pytest.raises(ValidationError, match="HOST:PORT is wanted"):
+def test_a_console_gets_processes_by_host_and_port(value):
+    with pytest.raises(ValidationError, match="expected HOST:PORT"):
         ConsoleSettings(metadata="sqlite:///x", processes=f"gateway-1:7401, {value}")
     given = ConsoleSettings(metadata="sqlite:///x", processes="gateway-1:7401, [::1]:7401")
     assert given.processes == ("gateway-1:7401", "[::1]:7401")

@@ -1,11 +1,11 @@
-"""docs/corruption.md and the tests belong together: each kind of record is there, with tests that exist."""
+"""docs/reference/damage.md and the tests agree: each kind of record has a row with existing tests."""
 
 import re
 
 from ..formats import FORMATS
 from .pages import ROOT, Page
 
-PAGE = Page("docs/corruption.md", "record")
+PAGE = Page("docs/reference/damage.md", "record")
 
 LINES_OF = {
     "batch": {"batch"},
@@ -19,17 +19,17 @@ LINES_OF = {
     "mark of the index": {"mark"},
     "cookie": {"cookie"},
     "format file": {"FORMAT"},
-    "cookie of a place": {"cookie of a place"},
+    "cookie of a place": {"cookie of a storage directory"},
     "limbo marker": {"limbo"},
     "note of the scrub": {"scrub note"},
     "run file": {"run file"},
     "ledger and live bookie": {"ledger metadata value", "receipt of the archive"},
     "sink": {"sink"},
-    "place of the archive": {"place and sealing of the archive"},
-    "sealing of the archive": {"place and sealing of the archive"},
-    "sealed object": {"key of a sealed object", "frames of a sealed object"},
-    "keys of an archive": {"file of keys"},
-    "leader, repair, offloader": {"leader, repair, offloader", "older copy of the metadata, as bookies found it"},
+    "place of the archive": {"location and encryption of the archive"},
+    "sealing of the archive": {"location and encryption of the archive"},
+    "sealed object": {"key of an encrypted object", "frames of an encrypted object"},
+    "keys of an archive": {"key file"},
+    "leader, repair, offloader": {"leader, repair, offloader", "older copy of the metadata, as reported by bookies"},
     "archive object": {"archive data page", "archive index", "archive footer"},
     "manifest of the archive": {"manifest of the archive, records of streams"},
     "records of streams in the archive": {"manifest of the archive, records of streams"},
@@ -39,18 +39,18 @@ LINES_OF = {
     "subscription": {"name of a stream, namespace, subscription"},
     "delivery": {"delivery"},
     "envelope": {"envelope"},
-    "Spark offset over ledgers": {"Spark offset over ledgers, and over streams"},
-    "Spark offset over streams": {"Spark offset over ledgers, and over streams"},
+    "Spark offset over ledgers": {"Spark offset for ledgers, and for streams"},
+    "Spark offset over streams": {"Spark offset for ledgers, and for streams"},
     "snapshot": {"snapshot"},
 }
-"""Which lines of the page tell of each format."""
+"""The rows of the page for each format."""
 
 NOT_OURS = {"SQLite schema", "ZooKeeper layout", "wire"}
-"""In somebody else's files, or stored nowhere."""
+"""In files of another program, or not stored."""
 
 BESIDE = {
-    "sectors that belong elsewhere, or are old",
-    "a log that is cut or missing, sectors that belong elsewhere",
+    "sectors that belong elsewhere, or are stale",
+    "a log that is truncated or missing, sectors that belong elsewhere",
     "tables and files of the database",
     "lock file",
 }
@@ -74,7 +74,7 @@ def test_every_kind_of_journal_record_is_in_the_table() -> None:
 
 
 def test_every_file_of_a_data_directory_is_in_the_table() -> None:
-    text = (ROOT / "bookie" / "directories.py").read_text("utf-8")
+    text = (ROOT / "bookie" / "directories" / "layout.py").read_text("utf-8")
     files = re.findall(r"^    DIR/(\w+) ", text, re.MULTILINE)
     assert len(files) >= 5
     first_words = {record.split()[0].lower() for record in PAGE.rows()}

@@ -1,4 +1,4 @@
-"""What Grafana and Prometheus are given: queries name metrics and labels that there are, and every alert is tried."""
+"""Grafana dashboards and Prometheus alerts: queries name existing metrics and labels, and every alert is tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo
+from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana/dashboards/tallybook.json").read_text())
@@ -27,7 +27,7 @@ OF_PROMETHEUS = {
 }
 OF_EVERY_SERIES = {"instance", "job"}
 WORDS = {
-    *(
+    *[
         "absent",
         "and",
         "by",
@@ -40,8 +40,8 @@ WORDS = {
         "max_over_time",
         "on",
         "or",
-    ),
-    *("present_over_time", "rate", "sum", "time"),
+    ],
+    *["present_over_time", "rate", "sum", "time", "topk", "vector"],
     *OF_EVERY_SERIES,
 }
 
@@ -56,8 +56,8 @@ def series() -> dict[str, set[str]]:
 
 
 def shown(info: MetricInfo) -> Iterator[tuple[str, set[str]]]:
-    labels = {info.label[0]} if info.label else set()
-    if info.kind is Kind.HISTOGRAM:
+    labels = {info.label[0]} if info.label else set(info.labels)
+    if info.kind is MetricKind.HISTOGRAM:
         yield f"{info.name}_bucket", {*labels, "le"}
         yield f"{info.name}_sum", labels
         yield f"{info.name}_count", labels
@@ -69,7 +69,7 @@ SERIES = series()
 
 
 def complaints(query: str) -> list[str]:
-    """What is wrong with a query: a name, a label, or a rate of what does not only grow."""
+    """Defects of a query: an unknown name or label, or the rate of a gauge."""
     found = []
     bare = re.sub(r'"[^"]*"', '""', query)
     matchers = re.findall(r"([a-z_:]+)\{([^}]*)\}", bare)
@@ -126,14 +126,14 @@ def test_every_alert_asks_for_what_there_is_says_what_it_means_and_is_tried():
 
 
 def test_every_alert_is_explained():
-    page = (DOCKER.parent / "docs/monitoring.md").read_text()
+    page = (DOCKER.parent / "docs/operate/monitoring.md").read_text()
     explained = set(re.findall(r"^\| `(Tallybook[A-Za-z]+)` \|", page, re.MULTILINE))
     assert explained == {rule["alert"] for rule in RULES}
 
 
 def test_every_alert_is_a_symptom_of_something_that_can_be_dealt_with():
-    page = (DOCKER.parent / "docs/runbook.md").read_text()
-    symptoms = re.findall(r"^\*Symptom:\*.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    pages = "\n".join(page.read_text() for page in (DOCKER.parent / "docs/operate/runbook").glob("*.md"))
+    symptoms = re.findall(r"^\*Symptom:\*.*?(?=\n\n)", pages, re.MULTILINE | re.DOTALL)
     told = {name for symptom in symptoms for name in re.findall(r"`(Tallybook[A-Za-z]+)`", symptom)}
     assert told == {rule["alert"] for rule in RULES}
 

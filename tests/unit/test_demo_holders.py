@@ -1,10 +1,12 @@
-"""Which bookies the demo waits for when history has gone to the archive."""
+"""Which bookies the demo waits for when the history is in the archive."""
 
 from dataclasses import replace
 
-from tallybook.cli.demo_archive import holders
+import pytest
+
+from tallybook.cli.demo.archive import holders
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, MissedRange
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState, MissedRange
 
 OPEN = LedgerMetadata(
     ledger_id=7,
@@ -16,20 +18,19 @@ OPEN = LedgerMetadata(
 CLOSED = replace(OPEN, state=LedgerState.CLOSED, last_entry_id=9, length=100)
 
 
-def test_every_bookie_of_every_fragment_holds_a_part_of_a_ledger():
-    two = replace(CLOSED, fragments=(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "d", "c"))))
-    assert holders(two) == {"a", "b", "c", "d"}
+LATER = ("a", "d", "c")
 
 
-def test_nobody_holds_a_ledger_without_entries():
-    assert holders(replace(OPEN, state=LedgerState.CLOSED)) == set()
-
-
-def test_nobody_was_given_anything_of_a_last_fragment_that_stayed_empty():
-    late = replace(CLOSED, fragments=(Fragment(0, ("a", "b", "c")), Fragment(10, ("a", "d", "c"))))
-    assert holders(late) == {"a", "b", "c"}
-
-
-def test_a_bookie_that_missed_all_of_its_fragment_holds_nothing_and_one_that_missed_a_part_does():
-    assert holders(replace(CLOSED, missed=(MissedRange("b", 0, 9),))) == {"a", "c"}
-    assert holders(replace(CLOSED, missed=(MissedRange("b", 3, 9),))) == {"a", "b", "c"}
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        (replace(CLOSED, fragments=(*OPEN.fragments, Fragment(5, LATER))), {"a", "b", "c", "d"}),
+        (replace(OPEN, state=LedgerState.CLOSED), set()),
+        (replace(CLOSED, fragments=(*OPEN.fragments, Fragment(10, LATER))), {"a", "b", "c"}),
+        (replace(CLOSED, missed=(MissedRange("b", 0, 9),)), {"a", "c"}),
+        (replace(CLOSED, missed=(MissedRange("b", 3, 9),)), {"a", "b", "c"}),
+    ],
+    ids=["two fragments", "no entries", "an empty last fragment", "one that missed all", "one that missed a part"],
+)
+def test_bookies_that_have_an_entry_of_a_ledger_are_waited_for(ledger, expected):
+    assert holders(ledger) == expected

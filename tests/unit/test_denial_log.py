@@ -1,4 +1,4 @@
-"""Who was refused is told: who it was and what he wanted, in few lines, and never what a token was."""
+"""The log of denied requests: principal and method, a bounded number of lines, and never a token."""
 
 import json
 import logging
@@ -8,11 +8,11 @@ import pytest
 from tallybook.core.access import AccessFile, AccessRules, Credentials, Presented, Principal
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, NoSuchLedger, TallybookError, Unauthenticated, Unauthorized
-from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.logging import line_of
-from tallybook.runtime.refusals import HTTP, MOST_LINES, SPAN_SECONDS, Refusals
+from tallybook.runtime.security.denial_log import HTTP, MAX_LINES, SPAN_SECONDS, DenialLog
+from tallybook.sim.deterministic import SimClock
 
-READER = Presented((CertificateName.written("tallybook://reader/x"),))
+READER = Presented((CertificateName.parse("tallybook://reader/x"),))
 DENIED = AccessDenied("readers may not write")
 TOKEN = "a-token-that-may-be-good"
 RULES = AccessRules(
@@ -45,16 +45,16 @@ def clock() -> Time:
 
 
 @pytest.fixture
-def refusals(clock: Time, caplog: pytest.LogCaptureFixture) -> Refusals:
+def refusals(clock: Time, caplog: pytest.LogCaptureFixture) -> DenialLog:
     caplog.set_level(logging.INFO)
-    return Refusals(clock, Rules())
+    return DenialLog(clock, Rules())
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line_of(record) for record in caplog.records if record.name == "tallybook.audit"]
 
 
-def test_who_is_known_is_told_by_his_name_and_his_certificate(refusals, caplog):
+def test_a_known_caller_is_logged_with_name_and_certificate(refusals, caplog):
     refusals.note(DENIED, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
     [line] = lines(caplog)
     assert line == (
@@ -63,42 +63,28 @@ def test_who_is_known_is_told_by_his_name_and_his_certificate(refusals, caplog):
     )
 
 
-def test_who_is_not_is_told_by_what_he_has_shown_and_never_by_his_token(refusals, caplog):
-    stranger = Presented((CertificateName.written("tallybook://nobody/x"),), (f"Bearer {TOKEN}",))
+def test_an_unknown_caller_is_logged_with_its_credentials_but_never_its_token(refusals, caplog):
+    stranger = Presented((CertificateName.parse("tallybook://nobody/x"),), (f"Bearer {TOKEN}",))
     refusals.note(Unauthenticated("the token has expired"), stranger, "ipv4:10.0.0.9:5", "HTTP GET")
     [line] = lines(caplog)
     assert 'principal="" identity=tallybook://nobody/x' in line
     assert TOKEN not in json.dumps([vars(record) for record in caplog.records], default=str)
 
 
-@pytest.mark.parametrize("error", [NoSuchLedger("7"), TallybookError("x")])
-def test_other_errors_are_no_refusals(refusals, caplog, error):
-    refusals.note(error, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
-    assert lines(caplog) == []
-
-
-def test_what_is_refused_again_and_again_is_told_once_a_minute_and_how_often(refusals, clock, caplog):
-    for port in range(1000):
-        refusals.note(DENIED, READER, f"ipv4:10.0.0.9:{port}", "LedgerService/Delete")
-    assert len(lines(caplog)) == 1
-    clock.now = SPAN_SECONDS
-    refusals.note(DENIED, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
-    assert lines(caplog)[1].endswith("untold_count=999")
-
-
-def test_wrong_passwords_are_told_once_a_minute_and_how_many_there_were(refusals, clock, caplog):
-    for guess in range(1000):
-        wrong = Unauthorized(f"ledger {guess % 7}: the password does not fit")
-        refusals.note(wrong, READER, f"ipv4:10.0.0.9:{guess}", "LedgerService/Close")
+@pytest.mark.parametrize("error", [AccessDenied, Unauthorized])
+def test_repeated_refusals_are_reported_once_a_minute_with_their_number(refusals, clock, caplog, error):
+    for number in range(1000):
+        denied = error(f"ledger {number % 7}: the password does not fit")
+        refusals.note(denied, READER, f"ipv4:10.0.0.9:{number}", "LedgerService/Close")
     [line] = lines(caplog)
     assert "principal=readers identity=tallybook://reader/x" in line
-    assert 'error_type=Unauthorized error="ledger 0: the password does not fit" untold_count=0' in line
+    assert f'error_type={error.__name__} error="ledger 0: the password does not fit" untold_count=0' in line
     clock.now = SPAN_SECONDS
-    refusals.note(Unauthorized("ledger 1: the password does not fit"), READER, "ipv4:10.0.0.9:5", "LedgerService/Close")
+    refusals.note(denied, READER, "ipv4:10.0.0.9:5", "LedgerService/Close")
     assert lines(caplog)[1].endswith("untold_count=999")
 
 
-def test_what_is_new_is_told_at_once(refusals, caplog):
+def test_what_is_new_is_reported_at_once(refusals, caplog):
     refusals.note(DENIED, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
     refusals.note(DENIED, READER, "ipv4:10.0.0.9:5", "LedgerService/Close")
     refusals.note(DENIED, READER, "ipv4:10.0.0.8:5", "LedgerService/Delete")
@@ -106,21 +92,22 @@ def test_what_is_new_is_told_at_once(refusals, caplog):
     assert len(lines(caplog)) == 4
 
 
-def test_nobody_fills_the_log_nor_the_memory_by_coming_from_everywhere(refusals, clock, caplog):
+def test_callers_from_many_addresses_fill_neither_log_nor_memory(refusals, clock, caplog):
     for minute in range(3):
         clock.now = minute * SPAN_SECONDS
         for host in range(1000):
             refusals.note(DENIED, READER, f"ipv6:[{host:x}::1]:5", "LedgerService/Delete")
-        assert len(refusals._told) == MOST_LINES
-    assert len(lines(caplog)) == 3 * MOST_LINES
+        assert len(refusals._logged) == MAX_LINES
+    assert len(lines(caplog)) == 3 * MAX_LINES
 
 
-def test_each_is_counted_whether_it_is_told_or_not_by_its_error_and_by_what_he_came_to(refusals, caplog):
+def test_each_denial_is_counted_by_error_and_port_also_without_a_line(refusals, caplog):
     for host in range(1000):
         refusals.note(DENIED, READER, f"ipv4:10.0.0.{host}:5", "LedgerService/Delete")
-        refusals.note(Unauthenticated("no token"), Presented(), "10.0.0.9:5", "HTTP GET /metrics", face=HTTP)
-        refusals.note(NoSuchLedger("ledger 1"), READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
-    assert len(lines(caplog)) == MOST_LINES
+        refusals.note(Unauthenticated("no token"), Presented(), "10.0.0.9:5", "HTTP GET /metrics", protocol=HTTP)
+        for other in (NoSuchLedger("ledger 1"), TallybookError("x")):
+            refusals.note(other, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
+    assert len(lines(caplog)) == MAX_LINES
     counts = refusals.readings()
     assert counts["grpc_AccessDenied"] == counts["http_Unauthenticated"] == 1000
     assert sum(counts.values()) == 2000

@@ -1,6 +1,6 @@
-"""What docker/ has agrees with itself and with the code: commands, settings, ports, files, users, versions.
+"""docker/ agrees with itself and with the code: commands, settings, ports, files, users, versions.
 
-There need be no container engine for it. What the linters know is not repeated here: `make lint` runs them.
+No container engine is needed. Rules of linters are not repeated here: `make lint` runs them.
 """
 
 import configparser
@@ -21,7 +21,8 @@ import yaml
 from tallybook.bookie.bookie import PART_CLOSE_SECONDS
 from tallybook.core.access import Permission, Presented
 from tallybook.core.certificate_names import CertificateName
-from tallybook.core.config import (
+from tallybook.core.errors import AccessDenied
+from tallybook.core.settings import (
     BookieSettings,
     ConsoleSettings,
     GatewaySettings,
@@ -29,13 +30,12 @@ from tallybook.core.config import (
     RepairSettings,
     Settings,
 )
-from tallybook.core.errors import AccessDenied
-from tallybook.runtime.security import open_security
+from tallybook.runtime.security.process_security import open_security
 from tallybook.runtime.settings import describe
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
-DEPLOYMENT = (ROOT / "docs/deployment.md").read_text()
+DEPLOYMENT = "".join((ROOT / "docs/operate" / name).read_text() for name in ("deployment.md", "kubernetes.md"))
 
 SETTINGS: dict[tuple[str, ...], type[Settings]] = {
     ("bookie", "run"): BookieSettings,
@@ -44,7 +44,7 @@ SETTINGS: dict[tuple[str, ...], type[Settings]] = {
     ("offload", "run"): OffloadSettings,
     ("repair", "run"): RepairSettings,
 }
-# What every command knows, whatever its settings; the last one is where the health check of the image asks.
+# Variables that every command knows; the last one is for the health check of the image.
 COMMON = {"TALLYBOOK_METADATA", "TALLYBOOK_SECURITY", "TALLYBOOK_HTTP_LISTEN"}
 
 
@@ -59,7 +59,7 @@ VERSION = config()["metadata"]["version"]
 
 @cache
 def compose() -> dict[str, Any]:
-    # Variables have the values that they have where nobody sets them.
+    # Variables have their defaults.
     return yaml.safe_load(re.sub(r"\$\{\w+:-(.*?)\}", r"\1", (DOCKER / "compose.yml").read_text()))
 
 
@@ -74,7 +74,7 @@ def kind(service: dict[str, Any]) -> tuple[str, ...]:
 
 
 def settings_in_force(words: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """What a process that is started so goes by; it is a mistake if the command line or a setting is."""
+    """The settings of a process with these arguments and variables; an invalid one is an error."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TALLYBOOK")}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tallybook.cli", *words, "--print-config"],
@@ -89,13 +89,13 @@ def settings_in_force(words: list[str], environment: dict[str, str]) -> dict[str
 
 
 def unknown_variables(model: type[Settings], environment: dict[str, str]) -> set[str]:
-    """Variables of ours that the process would not look at."""
+    """Variables of ours that the process would ignore."""
     known = {setting.variable for setting in describe(model)} | COMMON
     return {name for name in environment if name.startswith("TALLYBOOK_")} - known
 
 
 def http_of(settings: dict[str, Any]) -> str:
-    """Where a process serves health and metrics; a console has one address for everything."""
+    """The address of health and metrics of a process; a console has one address for everything."""
     return settings.get("http_listen") or settings["listen"]
 
 
@@ -120,14 +120,15 @@ def dockerfile() -> str:
     return (DOCKER / "Dockerfile").read_text()
 
 
-def test_the_image_has_the_version_of_the_package():
-    assert f'org.opencontainers.image.version="{VERSION}"' in dockerfile()
+def test_the_image_has_the_version_of_the_package_and_every_other_one_is_pinned():
+    text = dockerfile()
+    assert f'org.opencontainers.image.version="{VERSION}"' in text
     assert {service["image"] for service in OURS.values()} == {f"tallybook:{VERSION}"}
-
-
-def test_every_image_is_pinned_to_a_version():
+    assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
+    assert 'CMD ["tallybook", "health"]' in text
+    assert "STOPSIGNAL SIGTERM" in text
     images = {service["image"] for service in SERVICES.values()}
-    images.add(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile(), re.MULTILINE)[0])
+    images.add(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", text, re.MULTILINE)[0])
     assert not [image for image in images if not re.search(r":[A-Za-z.-]*\d+[.\d-]*", image) or "latest" in image]
 
 
@@ -156,17 +157,16 @@ def test_an_image_has_the_extras_that_it_is_said_to_have_and_no_tools_of_develop
     promised = re.search(r"the extras ((?:`[a-z0-9]+`|,| and|\s)+)", DEPLOYMENT)
     extras = re.findall(r"`([a-z0-9]+)`", promised[1])
     assert extras == ["s3", "traces", "zookeeper"]
-    lists = [parser["options"]["install_requires"], *(parser["options.extras_require"][each] for each in extras)]
-    wanted = set(re.findall(r"^([a-z0-9-]+)", "\n".join(lists), re.MULTILINE))
+    wanted, texts = set[str](), [parser["options"]["install_requires"]]
+    texts += [parser["options.extras_require"][each] for each in extras]
+    while texts:
+        text = texts.pop()
+        included = ",".join(re.findall(r"tallybook\[(.*)\]", text)).split(",")
+        texts += [parser["options.extras_require"][each] for each in included if each]
+        wanted |= set(re.findall(r"^([a-z0-9-]+)", text, re.MULTILINE)) - {"tallybook"}
     there = {name for name, _ in pins("requirements-run.lock")}
     assert wanted <= there
     assert not there & {"pytest", "mypy", "ruff", "pip", "setuptools"}
-
-
-def test_the_image_runs_as_a_user_by_number_and_asks_itself_how_it_is():
-    assert re.search(r"^USER 10001:10001$", dockerfile(), re.MULTILINE)
-    assert 'CMD ["tallybook", "health"]' in dockerfile()
-    assert "STOPSIGNAL SIGTERM" in dockerfile()
 
 
 # --- compose ----------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_traces_have_a_way_out_to_one_place_over_tls_once_they_are_wanted():
     assert found["traces"] == wanted
 
 
-def test_every_service_is_confined():
+def test_every_service_is_confined_and_can_be_waited_for():
     for name, service in SERVICES.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
@@ -243,10 +243,6 @@ def test_every_service_is_confined():
         assert name in OURS or service["user"].split(":")[0] != "0", name
         # The image says it for ours.
         assert name in OURS or "healthcheck" in service, name
-
-
-def test_every_service_that_is_waited_for_can_be():
-    for name, service in SERVICES.items():
         for other, wanted in service.get("depends_on", {}).items():
             once = SERVICES[other]["restart"] == "no"
             expected = "service_completed_successfully" if once else "service_healthy"
@@ -263,7 +259,7 @@ def test_the_image_is_built_once_and_before_everything_that_runs_it():
     (builder,) = [name for name, service in SERVICES.items() if "build" in service]
     for name, service in OURS.items():
         assert name == builder or builder in needed(name), name
-        # Nobody else has an image of this name: there is nothing to be looked for.
+        # No registry has an image of this name: there is nothing to pull.
         assert service["pull_policy"] == "never", name
 
 
@@ -282,12 +278,12 @@ def test_every_volume_and_every_file_is_there_and_a_process_sees_its_own_secrets
             assert volume["source"] != "authority" or name == "secrets"
 
 
-# --- what proves who somebody is --------------------------------------------------------------------------------------
+# --- credentials ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """What make.sh makes: a directory with ``authority`` and ``security``."""
+    """The output of make.sh: a directory with ``authority`` and ``security``."""
     root = tmp_path_factory.mktemp("secrets")
     (root / "authority").mkdir()
     (root / "security").mkdir()
@@ -306,7 +302,7 @@ def make(root: Path) -> None:
 
 def shown(directory: Path) -> tuple[CertificateName, ...]:
     """The names of a process's certificate."""
-    return tuple(map(CertificateName.written, open_security(str(directory), serves=False).identity.names))
+    return tuple(map(CertificateName.parse, open_security(str(directory), serves=False).identity.names))
 
 
 def test_each_process_has_a_certificate_for_its_name_and_is_let_in_as_what_it_is(made):
@@ -325,7 +321,7 @@ def test_each_process_has_a_certificate_for_its_name_and_is_let_in_as_what_it_is
             gateway.principal(Presented(names)).check(Permission.READ)
 
 
-def test_no_secret_is_open_to_everybody(made):
+def test_no_secret_is_world_readable(made):
     files = [path for path in made.rglob("*") if path.is_file() and "authority" not in path.relative_to(made).parts]
     assert files
     assert not [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o007]
@@ -373,7 +369,7 @@ def manifests(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def pod_environment(container: dict[str, Any], pod: str) -> dict[str, str]:
-    """What a container is given, with what Kubernetes fills in for a pod of this name."""
+    """The environment of a container, with the values that Kubernetes fills in for a pod of this name."""
     found: dict[str, str] = {}
     for source in container["envFrom"]:
         found |= manifests("ConfigMap")[source["configMapRef"]["name"]]["data"]
@@ -389,7 +385,7 @@ def test_a_pod_is_a_command_that_there_is_with_settings_that_there_are(name):
     (container,) = pod["containers"]
     environment = pod_environment(container, f"{name}-0")
     model = SETTINGS[tuple(container["args"][:2])]
-    # Where the archive is concerns offloaders; whoever only reads takes it from the metadata.
+    # Only offloaders need the location of the archive; readers take it from the metadata.
     assert unknown_variables(model, environment) <= {"TALLYBOOK_ARCHIVE"}
     found = settings_in_force(container["args"], environment)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
@@ -408,18 +404,13 @@ def test_a_pod_is_a_command_that_there_is_with_settings_that_there_are(name):
             assert str(Path(path).parent) in mounts
 
 
-def test_probes_ask_the_right_page_over_tls():
-    for workload in WORKLOADS.values():
-        (container,) = workload["spec"]["template"]["spec"]["containers"]
-        pages = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
-        for probe, page in pages.items():
-            assert container[probe]["httpGet"] == {"path": page, "port": "http", "scheme": "HTTPS"}
-
-
-def test_pods_are_confined_and_their_secrets_are_not_open_to_everybody():
+def test_pods_are_probed_over_tls_and_confined_and_their_secrets_are_not_world_readable():
     for name, workload in WORKLOADS.items():
         pod = workload["spec"]["template"]["spec"]
         (container,) = pod["containers"]
+        pages = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+        for probe, page in pages.items():
+            assert container[probe]["httpGet"] == {"path": page, "port": "http", "scheme": "HTTPS"}
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["fsGroup"] == container["securityContext"]["runAsUser"] == 10001
         assert pod["automountServiceAccountToken"] is False
@@ -450,7 +441,7 @@ def test_one_pod_of_a_kind_may_go_at_a_time_and_selectors_meet_them():
         assert service["spec"]["selector"] == workload["spec"]["template"]["metadata"]["labels"]
 
 
-def test_bookies_wait_for_somebody_to_replace_them_and_all_others_replace_themselves():
+def test_bookies_wait_for_an_operator_to_replace_them_and_all_others_replace_themselves():
     strategies = {
         name: (workload["spec"].get("updateStrategy") or workload["spec"].get("strategy") or {}).get("type")
         for name, workload in WORKLOADS.items()
@@ -472,7 +463,7 @@ def test_kustomize_takes_every_manifest_and_the_version_of_the_package():
 
 
 def pod_names(name: str) -> set[str]:
-    """What the pods of a workload are called within the cluster; none where each is one of many."""
+    """The DNS names of the pods of a workload; none if its pods are interchangeable."""
     spec = WORKLOADS[name]["spec"]
     if "serviceName" not in spec:
         return set()
@@ -481,7 +472,7 @@ def pod_names(name: str) -> set[str]:
 
 
 def hosts(name: str) -> set[str]:
-    """What the certificate of a kind of process is for, as docs/deployment.md has it issued."""
+    """The host names in the certificate of a kind of process, as issued in docs/operate/kubernetes.md."""
     if name == "bookie":
         # Each has one of its own, made in a loop.
         pattern = r"^    for bookie in (.*); do\n +tallybook security issue authority (.*)$"
@@ -497,14 +488,14 @@ def host(address: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
-def test_certificates_are_for_the_names_that_others_are_told_and_for_no_others(name):
+def test_certificates_are_for_the_advertised_names_only(name):
     service = manifests("Service").get(name)
     entry = set() if service is None or "clusterIP" in service["spec"] else {f"{name}.tallybook.svc"}
     assert hosts(name) == pod_names(name) | entry
     (container,) = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
     told = [pod_environment(container, f"{name}-{number}").get("TALLYBOOK_ADVERTISE") for number in range(2)]
     if told != [None, None]:
-        # Each one is told apart: who is sent to one of them does not come to another one.
+        # Each has an address of its own: a client of one of them never reaches another.
         assert len(set(told)) == 2
         assert {host(each) for each in told} <= pod_names(name)
 
@@ -525,9 +516,9 @@ def test_the_console_asks_every_process_for_numbers_and_is_let_in():
     assert sorted(compose_console["processes"]) == [f"{name}:7401" for name in others]
 
 
-def test_whoever_can_be_traced_is_let_out_to_a_collector():
+def test_every_traced_process_may_connect_to_a_collector():
     tracing = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tracing"}}}
-    assert re.search(r"TALLYBOOK_TRACES: https://NAME\.tracing\.svc:4318\S*` to the config map `cluster`", DEPLOYMENT)
+    assert re.search(r"TRACES: https://NAME\.tracing\.svc:4318\S*` to the config\s+map\s+`cluster`", DEPLOYMENT)
     for name, workload in WORKLOADS.items():
         (container,) = workload["spec"]["template"]["spec"]["containers"]
         # Also those without the setting: they are clients of the cluster, and a client goes by the variable.

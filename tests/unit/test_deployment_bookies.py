@@ -1,11 +1,11 @@
-"""The bookies of Compose and Kubernetes: how many there are, and what each of them sees of secrets."""
+"""The bookies of Compose and Kubernetes: their number, and the secrets that each can read."""
 
 from __future__ import annotations
 
 import re
 
 from tallybook.core.access import Role
-from tallybook.repair.overview import DEFAULT_ENSEMBLE
+from tallybook.repair.status.overview import DEFAULT_ENSEMBLE
 from tallybook.runtime.security.authority import Subject
 
 from .test_deployment import DEPLOYMENT, PROCESSES, WORKLOADS, kind, pod_environment

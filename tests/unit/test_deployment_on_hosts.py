@@ -1,32 +1,14 @@
-"""What docs/deployment.md says of hosts without containers: units and settings that a process can be started with."""
+"""Hosts without containers, as in docs/operate/deployment.md: units and settings that start a process."""
 
 import configparser
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 from tallybook.bookie.bookie import PART_CLOSE_SECONDS
 
-DEPLOYMENT = (Path(__file__).resolve().parents[2] / "docs/deployment.md").read_text()
+from .test_deployment import settings_in_force
 
-
-def settings_in_force(words: list[str], **environment: str) -> dict[str, Any]:
-    """What a process that is started so goes by; it is a mistake if the command line or a setting is."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TALLYBOOK")}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "tallybook.cli", *words, "--print-config"],
-        check=False,
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+DEPLOYMENT = (Path(__file__).resolve().parents[2] / "docs/operate/deployment.md").read_text()
 
 
 def told_block(language: str) -> str:
@@ -42,7 +24,7 @@ def test_the_unit_of_a_bookie_runs_it_with_its_settings_and_lets_it_stop(tmp_pat
     (tmp_path / "bookie.toml").write_text(told_block("toml"))
     _, *words = service["ExecStart"].replace("/etc/tallybook/bookie.toml", f"{tmp_path}/bookie.toml").split()
     assert words[:2] == ["bookie", "run"]
-    found = settings_in_force(words)
+    found = settings_in_force(words, {})
     assert service["ReadWritePaths"].split() == [found["data_directory"], *found["journal_directories"]]
     assert int(service["TimeoutStopSec"]) > PART_CLOSE_SECONDS
     assert service["Restart"] == "always"
@@ -55,4 +37,4 @@ def test_the_units_of_all_others_run_commands_that_there_are(tmp_path):
     (tmp_path / "empty.toml").touch()
     for command, _, file in commands:
         words = command.replace(file, f"{tmp_path}/empty.toml").split()
-        assert settings_in_force(words, TALLYBOOK_METADATA="zk://a:1/b", TALLYBOOK_ARCHIVE="s3://a/b")
+        assert settings_in_force(words, {"TALLYBOOK_METADATA": "zk://a:1/b", "TALLYBOOK_ARCHIVE": "s3://a/b"})

@@ -1,14 +1,16 @@
-"""What the simulated network does to nodes: delay, clog, cut, reset, kill; and that streams keep their promises."""
+"""The simulated network: delays, clogs, partitions, resets and kills; and the guarantees of streams."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.core.errors import BookieUnavailable, InvariantViolation, ProtocolViolation
-from tallybook.core.limits import MIB
-from tallybook.runtime.deterministic import SimNet, Unhandled, World, run_seed
-from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.core.errors import BookieUnavailable
+from tallybook.runtime.transport import MessageStream
+from tallybook.sim.deterministic import SimNet, Unhandled, World, run_seed
+from tallybook.wire.lanes import Lane
+
+from .staging import staged
 
 Scenario = Callable[[World, SimNet], Awaitable[None]]
 
@@ -20,6 +22,9 @@ def simulate(scenario: Scenario, *, seed: int = 1, **settings: object) -> str:
         await scenario(world, SimNet(world.rng, **settings))  # type: ignore[arg-type]
 
     return run_seed(seed, main, deadline_seconds=1000).digest
+
+
+simulated = staged(simulate)
 
 
 async def echo(_lane: Lane, stream: MessageStream) -> None:
@@ -50,7 +55,7 @@ class Sink:
 
 
 async def send_until_broken(stream: MessageStream, messages: list[bytes]) -> int:
-    """How many of ``messages`` the stream took before it said that it is broken."""
+    """The number of ``messages`` that the stream accepted before it reported an error."""
     for index, message in enumerate(messages):
         try:
             await stream.send(message)
@@ -64,151 +69,103 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % index for index in range(count)]
 
 
-def test_a_message_takes_the_links_delay_each_way() -> None:
-    async def scenario(world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", echo)
-        stream = await connect(net)
-        net.set_delay("client", "bookie", (1.0, 1.0))
-        net.set_delay("bookie", "client", (0.25, 0.25))
-        before = world.loop.time()
-        await stream.send(b"x")
-        assert await stream.receive() == b"x"
-        assert world.loop.time() - before == pytest.approx(1.25, abs=1e-3)
-
-    simulate(scenario)
+@simulated()
+async def test_a_message_takes_the_links_delay_each_way(world, net):
+    await net.transport("bookie").listen("bookie", echo)
+    stream = await connect(net)
+    net.set_delay("client", "bookie", (1.0, 1.0))
+    net.set_delay("bookie", "client", (0.25, 0.25))
+    before = world.loop.time()
+    await stream.send(b"x")
+    assert await stream.receive() == b"x"
+    assert world.loop.time() - before == pytest.approx(1.25, abs=1e-3)
 
 
-def test_messages_keep_their_order_whatever_each_ones_delay() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        sink = Sink()
-        await net.transport("bookie").listen("bookie", sink)
-        stream = await connect(net)
-        for message in numbers(300):
-            await stream.send(message)
-        await stream.close()
-        await sink.ended.wait()
-        assert sink.received == numbers(300)
-        assert sink.error is None
-
-    simulate(scenario, delay_seconds=(0.0, 5.0))
-
-
-def test_addresses_of_real_hosts_become_the_nodes_own() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        listener = await net.transport("bookie").listen("127.0.0.1:0", echo)
-        assert listener.address.startswith("bookie:")
-        stream = await connect(net, target=listener.address)
-        await stream.send(b"x")
-        assert await stream.receive() == b"x"
-
-    simulate(scenario)
+@simulated()
+async def test_a_clog_delays_everything_and_loses_nothing(world, net):
+    sink = Sink()
+    await net.transport("bookie").listen("bookie", sink)
+    stream = await connect(net)
+    net.clog("client", "bookie", 5)
+    for message in numbers(10):
+        await stream.send(message)
+    await asyncio.sleep(4.9)
+    assert sink.received == []
+    await asyncio.sleep(0.2)
+    assert sink.received == numbers(10)
 
 
-def test_a_clog_delays_everything_and_loses_nothing() -> None:
-    async def scenario(world: World, net: SimNet) -> None:
-        sink = Sink()
-        await net.transport("bookie").listen("bookie", sink)
-        stream = await connect(net)
-        net.clog("client", "bookie", 5)
-        for message in numbers(10):
-            await stream.send(message)
-        await asyncio.sleep(4.9)
-        assert sink.received == []
-        await asyncio.sleep(0.2)
-        assert sink.received == numbers(10)
-
-    simulate(scenario)
-
-
-def test_a_cut_that_heals_before_it_is_noticed_loses_nothing() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", echo)
-        stream = await connect(net)
-        net.cut("client", "bookie")
-        for message in numbers(10):
-            await stream.send(message)
-        await asyncio.sleep(10)
-        net.heal("client", "bookie")
-        for message in numbers(20)[10:]:
-            await stream.send(message)
-        assert [await stream.receive() for _ in range(20)] == numbers(20)
-        await asyncio.sleep(100)
-        await stream.send(b"still here")
-        assert await stream.receive() == b"still here"
-
-    simulate(scenario)
-
-
-def test_a_cut_is_one_way() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        sink = Sink()
-        await net.transport("bookie").listen("bookie", sink)
-        stream = await connect(net)
-        net.cut("bookie", "client")
-        await stream.send(b"gets through")
-        await asyncio.sleep(1)
-        assert sink.received == [b"gets through"]
-
-    simulate(scenario)
+@simulated()
+async def test_a_cut_that_heals_before_it_is_noticed_loses_nothing(world, net):
+    await net.transport("bookie").listen("bookie", echo)
+    stream = await connect(net)
+    net.cut("client", "bookie")
+    for message in numbers(10):
+        await stream.send(message)
+    await asyncio.sleep(10)
+    net.heal("client", "bookie")
+    for message in numbers(20)[10:]:
+        await stream.send(message)
+    assert [await stream.receive() for _ in range(20)] == numbers(20)
+    await asyncio.sleep(100)
+    await stream.send(b"still here")
+    assert await stream.receive() == b"still here"
 
 
 @pytest.mark.parametrize("direction", [("client", "bookie"), ("bookie", "client")])
-def test_a_lasting_cut_either_way_breaks_the_stream_at_both_ends(direction: tuple[str, str]) -> None:
-    async def scenario(world: World, net: SimNet) -> None:
-        sink = Sink()
-        await net.transport("bookie").listen("bookie", sink)
-        stream = await connect(net)
+@simulated()
+async def test_a_lasting_cut_either_way_breaks_the_stream_at_both_ends(world, net, direction):
+    sink = Sink()
+    await net.transport("bookie").listen("bookie", sink)
+    stream = await connect(net)
+    net.cut(*direction)
+    await stream.send(b"x")
+    await asyncio.sleep(1)
+    assert sink.received == ([] if direction[0] == "client" else [b"x"]), "a cut is one way"
+    with pytest.raises(BookieUnavailable, match="no sign of life"):
+        await stream.receive()
+    assert world.loop.time() == pytest.approx(15, abs=0.1)
+    await sink.ended.wait()
+    assert sink.error is not None
+    await asyncio.sleep(0.1)
+    assert net.stream_count == 0
+
+
+@simulated()
+async def test_nothing_connects_across_a_cut_and_everything_does_after_it_heals(world, net):
+    await net.transport("bookie").listen("bookie", echo)
+    for direction in (("client", "bookie"), ("bookie", "client")):
         net.cut(*direction)
-        with pytest.raises(BookieUnavailable, match="no sign of life"):
-            await stream.receive()
-        assert world.loop.time() == pytest.approx(15, abs=0.1)
-        await sink.ended.wait()
-        assert sink.error is not None
-        await asyncio.sleep(0.1)
-        assert net.stream_count == 0
-
-    simulate(scenario)
-
-
-def test_nothing_connects_across_a_cut_and_everything_does_after_it_heals() -> None:
-    async def scenario(world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", echo)
-        for direction in (("client", "bookie"), ("bookie", "client")):
-            net.cut(*direction)
-            before = world.loop.time()
-            with pytest.raises(BookieUnavailable, match="within 3 s"):
-                await connect(net, seconds=3)
-            assert world.loop.time() - before == pytest.approx(3)
-            net.heal_all()
-        stream = await connect(net)
-        await stream.send(b"x")
-        assert await stream.receive() == b"x"
-        stream.abort()
-        await asyncio.sleep(1)
-        assert net.stream_count == 0  # those that were given up before they were accepted are gone as well
-
-    simulate(scenario)
+        before = world.loop.time()
+        with pytest.raises(BookieUnavailable, match="within 3 s"):
+            await connect(net, seconds=3)
+        assert world.loop.time() - before == pytest.approx(3)
+        net.heal_all()
+    stream = await connect(net)
+    await stream.send(b"x")
+    assert await stream.receive() == b"x"
+    stream.abort()
+    await asyncio.sleep(1)
+    assert net.stream_count == 0  # those that were given up before they were accepted are gone as well
 
 
-def test_a_partition_separates_two_groups_and_neither_within() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        names = ["a", "b", "c", "d"]
-        for name in names:
-            await net.transport(name).listen(name, echo)
-        net.partition(names[:2], names[2:])
-        for source in names:
-            for target in names:
-                together = (source in "ab") == (target in "ab")
-                if together:
-                    (await connect(net, source, target, 1)).abort()
-                else:
-                    with pytest.raises(BookieUnavailable):
-                        await connect(net, source, target, 1)
-
-    simulate(scenario)
+@simulated()
+async def test_a_partition_separates_two_groups_and_neither_within(world, net):
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        await net.transport(name).listen(name, echo)
+    net.partition(names[:2], names[2:])
+    for source in names:
+        for target in names:
+            together = (source in "ab") == (target in "ab")
+            if together:
+                (await connect(net, source, target, 1)).abort()
+            else:
+                with pytest.raises(BookieUnavailable):
+                    await connect(net, source, target, 1)
 
 
-def test_a_reset_loses_some_of_what_was_under_way_but_never_from_the_middle() -> None:
+def test_a_reset_loses_some_of_what_was_in_flight_but_never_from_the_middle() -> None:
     arrived: list[int] = []
 
     async def scenario(_world: World, net: SimNet) -> None:
@@ -239,115 +196,61 @@ def test_a_reset_loses_some_of_what_was_under_way_but_never_from_the_middle() ->
     assert len(set(arrived)) > 5
 
 
-def test_a_killed_node_breaks_its_streams_and_loses_its_listeners_and_handlers() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        sink = Sink()
-        bookie = net.transport("bookie")
-        listener = await bookie.listen("bookie", sink)
-        stream = await connect(net)
-        net.kill("bookie")
-        with pytest.raises(BookieUnavailable, match="bookie died"):
-            await stream.receive()
-        with pytest.raises(BookieUnavailable, match="refuses"):
-            await connect(net)
-        for attempt in (bookie.connect("client", Lane.ADD, timeout_seconds=1), bookie.listen("bookie", sink)):
-            with pytest.raises(BookieUnavailable, match="was killed"):
-                await attempt
-        assert sink.ended.is_set()
-        await listener.close(0)
-        assert net.stream_count == 0
-
-    simulate(scenario)
-
-
-def test_a_restarted_node_has_nothing_of_its_former_life() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        old, new = Sink(), Sink()
-        await net.transport("bookie").listen("bookie", old)
-        stream = await connect(net)
-        await stream.send(b"before")
-        net.kill("bookie")
-        await net.transport("bookie").listen("bookie", new)
-        again = await connect(net)
-        await again.send(b"after")
-        await again.close()
-        await new.ended.wait()
-        assert new.received == [b"after"]
-        with pytest.raises(BookieUnavailable):
-            await stream.receive()
-
-    simulate(scenario)
+@simulated()
+async def test_a_killed_node_breaks_its_streams_and_a_restarted_one_has_nothing_of_its_former_life(world, net):
+    sink = Sink()
+    bookie = net.transport("bookie")
+    listener = await bookie.listen("bookie", sink)
+    stream = await connect(net)
+    net.kill("bookie")
+    with pytest.raises(BookieUnavailable, match="bookie died"):
+        await stream.receive()
+    with pytest.raises(BookieUnavailable, match="refuses"):
+        await connect(net)
+    for attempt in (bookie.connect("client", Lane.ADD, timeout_seconds=1), bookie.listen("bookie", sink)):
+        with pytest.raises(BookieUnavailable, match="was killed"):
+            await attempt
+    assert sink.ended.is_set()
+    await listener.close(0)
+    assert net.stream_count == 0
+    again = Sink()
+    await net.transport("bookie").listen("bookie", again)
+    stream = await connect(net)
+    await stream.send(b"after")
+    await stream.close()
+    await again.ended.wait()
+    assert (sink.received, again.received) == ([], [b"after"])
 
 
-def test_a_silently_dead_node_is_noticed_after_the_keepalive_time() -> None:
-    async def scenario(world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", Sink())
-        stream = await connect(net)
-        net.kill("bookie", silent=True)
-        with pytest.raises(BookieUnavailable, match="within 2 s"):
-            await connect(net, seconds=2)
-        await stream.send(b"into the void")
-        with pytest.raises(BookieUnavailable, match="bookie died"):
-            await stream.receive()
-        assert world.loop.time() == pytest.approx(15, abs=0.1)
-        await net.transport("bookie").listen("bookie", echo)
-        (await connect(net)).abort()
-
-    simulate(scenario)
+@simulated()
+async def test_a_silently_dead_node_is_noticed_after_the_keepalive_time(world, net):
+    await net.transport("bookie").listen("bookie", Sink())
+    stream = await connect(net)
+    net.kill("bookie", silent=True)
+    with pytest.raises(BookieUnavailable, match="within 2 s"):
+        await connect(net, seconds=2)
+    await stream.send(b"into the void")
+    with pytest.raises(BookieUnavailable, match="bookie died"):
+        await stream.receive()
+    assert world.loop.time() == pytest.approx(15, abs=0.1)
+    await net.transport("bookie").listen("bookie", echo)
+    (await connect(net)).abort()
 
 
-def test_an_unread_stream_takes_a_window_and_no_more() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        accepted: list[MessageStream] = []
-
-        async def deaf(_lane: Lane, stream: MessageStream) -> None:
-            accepted.append(stream)
-            await asyncio.sleep(500)
-
-        await net.transport("bookie").listen("bookie", deaf)
-        stream = await connect(net)
-        for _ in range(4):
-            await stream.send(bytes(MIB // 4))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stream.send(bytes(MIB // 4)), 10)
-        for _ in range(4):
-            await accepted[0].receive()
-        await stream.send(bytes(4 * MIB))  # larger than the window: taken, since nothing else is unread
-        assert len(await accepted[0].receive() or b"") == 4 * MIB
-
-    simulate(scenario, window_bytes=MIB)
-
-
-def test_a_receiver_that_gives_up_waiting_loses_no_message() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", echo)
-        stream = await connect(net)
-        received = []
-        for message in numbers(50):
-            await stream.send(message)
-        while len(received) < 50:
-            try:
-                async with asyncio.timeout(0.0001):
-                    received.append(await stream.receive())
-            except TimeoutError:
-                pass
-        assert received == numbers(50)
-
-    simulate(scenario)
-
-
-def test_two_receivers_of_one_stream_are_a_defect() -> None:
-    async def scenario(_world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", echo)
-        stream = await connect(net)
-        results = await asyncio.gather(stream.receive(), stream.receive(), asyncio.sleep(0), return_exceptions=True)
-        assert any(isinstance(result, InvariantViolation) for result in results)
-
-    async def with_abort(world: World, net: SimNet) -> None:
-        world.loop.call_later(5, net.reset, "client", "bookie")
-        await scenario(world, net)
-
-    simulate(with_abort)
+@simulated()
+async def test_a_receiver_that_gives_up_waiting_loses_no_message(world, net):
+    await net.transport("bookie").listen("bookie", echo)
+    stream = await connect(net)
+    received = []
+    for message in numbers(50):
+        await stream.send(message)
+    while len(received) < 50:
+        try:
+            async with asyncio.timeout(0.0001):
+                received.append(await stream.receive())
+        except TimeoutError:
+            pass
+    assert received == numbers(50)
 
 
 def test_a_cancelled_connect_leaves_nothing_behind() -> None:
@@ -378,7 +281,7 @@ def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> N
     async def cancelled(world: World, net: SimNet) -> None:
         await net.transport("bookie").listen("bookie", echo)
         connecting = asyncio.ensure_future(connect(net))
-        # Right after the answer has arrived, and before whoever waits for it goes on.
+        # Right after the answer has arrived, and before its receiver continues.
         world.loop.call_at(moments[0], lambda: world.loop.call_soon(connecting.cancel))
         await asyncio.wait([connecting])
         assert connecting.cancelled()
@@ -389,28 +292,18 @@ def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> N
     simulate(cancelled)
 
 
-def test_a_handlers_own_error_breaks_its_stream_only_but_a_defect_fails_the_run() -> None:
-    async def refuses(_lane: Lane, stream: MessageStream) -> None:
-        raise ProtocolViolation("no hello")
-
+def test_a_defect_of_a_handler_fails_the_run():
     async def broken(_lane: Lane, stream: MessageStream) -> None:
         raise ZeroDivisionError
 
     async def scenario(_world: World, net: SimNet) -> None:
-        await net.transport("bookie").listen("bookie", refuses)
-        stream = await connect(net)
-        with pytest.raises(BookieUnavailable):
-            await stream.receive()
-
-    async def defect(_world: World, net: SimNet) -> None:
         await net.transport("bookie").listen("bookie", broken)
         stream = await connect(net)
         with pytest.raises(BookieUnavailable):
             await stream.receive()
 
-    simulate(scenario)
     with pytest.raises(Unhandled) as caught:
-        simulate(defect)
+        simulate(scenario)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 

@@ -1,11 +1,11 @@
-"""What the pump of a simulated disk does beyond the contract of every pump: it catches a careless source."""
+"""The pump of a simulated disk beyond the contract of every pump: it detects a faulty source."""
 
 import asyncio
 
 from tallybook.core.errors import InvariantViolation
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.deterministic import SimDisk
-from tallybook.runtime.disk import DiskFile, PlannedWrite
+from tallybook.runtime.disk.port import DiskFile, PlannedWrite
+from tallybook.sim.deterministic import SimDisk
 
 
 class Careless:

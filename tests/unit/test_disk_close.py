@@ -1,23 +1,20 @@
-"""Closing a file of the real disk, which may take long: where it is removed, its room is given back in there."""
+"""Closing a file of the real disk, which may take long: the space of a removed file is freed during the close."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
-from tallybook.runtime import disk_os
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk import os_calls as disk_os
+from tallybook.runtime.disk.os_disk import RealDisk
 
 from .test_disk_real import DEADLINE_SECONDS, descriptors, until
 
 
-async def test_a_close_that_takes_long_holds_up_no_event_loop_and_ends_though_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_close_does_not_block_the_event_loop_and_completes_without_a_waiter(tmp_path, monkeypatch):
     started, go_on = threading.Event(), threading.Event()
     real, before = os.close, descriptors()
 
@@ -41,9 +38,7 @@ async def test_a_close_that_takes_long_holds_up_no_event_loop_and_ends_though_no
     await disk.close()
 
 
-async def test_a_close_that_has_not_begun_is_done_though_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_close_that_has_not_begun_is_done_without_a_waiter(tmp_path, monkeypatch):
     go_on = threading.Event()
     disk, before = RealDisk(direct=False, read_threads=1), descriptors()
     file = await disk.open(f"{tmp_path}/f", create=True)

@@ -1,4 +1,4 @@
-"""Symbolic links in place of files that a bookie keeps."""
+"""Symbolic links in place of files of a bookie."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.core.errors import DiskFailed
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 
 
 @pytest.fixture
@@ -34,9 +34,7 @@ def device() -> Path:
 
 @pytest.mark.parametrize("create", [False, True])
 @pytest.mark.parametrize("target", ["secret", "nothing"])
-async def test_a_link_in_place_of_a_file_is_refused_and_leads_nowhere(
-    disk: RealDisk, tmp_path: Path, target: str, create: bool
-) -> None:
+async def test_a_link_in_place_of_a_file_is_refused_and_leads_nowhere(disk, tmp_path, target, create):
     (tmp_path / "secret").write_bytes(b"mine")
     (tmp_path / "f").symlink_to(tmp_path / target)
     for durable in (False, True):
@@ -48,7 +46,7 @@ async def test_a_link_in_place_of_a_file_is_refused_and_leads_nowhere(
     assert not (tmp_path / "nothing").exists()
 
 
-async def test_a_link_to_a_block_device_is_its_name(disk: RealDisk, tmp_path: Path, device: Path) -> None:
+async def test_a_link_to_a_block_device_is_its_name(disk, tmp_path, device):
     (tmp_path / "device").symlink_to(device)
     file = await disk.open(f"{tmp_path}/device", writable=False)
     await file.close()

@@ -1,4 +1,4 @@
-"""What the documents tell people to type, or to look at, is there: commands, targets of make, metrics, other pages."""
+"""Commands, make targets, metrics and links in the docs exist."""
 
 import re
 import shlex
@@ -13,9 +13,9 @@ from tallybook.cli.app import COMMANDS, build
 
 ROOT = Path(__file__).parents[2]
 METRIC = r"tallybook_(?:process|bookie|journal|offload|archive|repair|gateway|security)_[a-z_]+"
-GENERATED = {"docs/cli.md", "docs/metrics.md", "docs/configuration.md"}
+GENERATED = {"docs/reference/cli.md", "docs/reference/metrics.md", "docs/reference/configuration.md"}
 # Files whose first line is the name of the program and a kind: they look like commands.
-TEXT_RECORDS = "docs/formats/"
+TEXT_RECORDS = "docs/reference/formats/"
 PAGES = {
     str(path.relative_to(ROOT)): path
     for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "tests/fixtures/*.md")
@@ -51,7 +51,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def problem(line: str) -> str:
-    """What is wrong with a command line; empty for one that can be typed."""
+    """The error of a command line; empty for a valid one."""
     words = shlex.split(line)[1:]
     command, name = tree(), "tallybook"
     while words and hasattr(command, "commands"):
@@ -99,7 +99,7 @@ def test_every_target_of_make_in_a_document_is_there(page):
 @each_page
 def test_every_metric_in_a_document_is_served(page):
     named = set(re.findall(rf"`({METRIC})(?:\{{[^`]*\}})?`", page.read_text()))
-    served = set(re.findall(rf"`({METRIC})`", (ROOT / "docs" / "metrics.md").read_text()))
+    served = set(re.findall(rf"`({METRIC})`", (ROOT / "docs" / "reference" / "metrics.md").read_text()))
     assert {each for each in named - served if not any(other.startswith(each) for other in served)} == set()
 
 

@@ -1,4 +1,4 @@
-"""Sealed frames and wrapped keys: what was written comes back, and nothing else passes for it."""
+"""Encrypted frames and wrapped keys: decoded as encoded, and nothing else is accepted."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.archive.objects.seal_format import (
+from tallybook.archive.objects.encryption.format import (
     FRAME_BYTES,
     NONCE_BYTES,
     RECORD_BYTES,
@@ -42,7 +42,7 @@ def sealed(size: int) -> tuple[bytes, bytes]:
 
 
 @given(SIZES)
-def test_sizes_of_plaintext_and_ciphertext_tell_each_other(size: int):
+def test_sizes_of_plaintext_and_ciphertext_determine_each_other(size: int):
     plain, data = sealed(size)
     assert len(data) == sealed_bytes(size)
     assert plain_bytes_of(len(data)) == size

@@ -1,4 +1,4 @@
-"""``scripts/ensure-azurite``: it prints where a program is, or fails."""
+"""``scripts/ensure-azurite``: it prints the path of the program, or fails."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Examples say what they want, from any folder."""
+"""Examples report missing arguments, from any folder."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_the_first_look_at_flights_says_what_it_wants(tmp_path):
+def test_flights_without_arguments_prints_its_usage(tmp_path):
     said = subprocess.run(
         [sys.executable, "-P", str(EXAMPLES / "flights.py")], cwd=tmp_path, capture_output=True, text=True, check=False
     )

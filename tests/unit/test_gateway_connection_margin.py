@@ -1,11 +1,11 @@
-"""How many connections a gateway's gRPC accepts beyond the bound, where few files may be open."""
+"""Connections that a gateway's gRPC accepts beyond the limit, if few files may be open."""
 
 from __future__ import annotations
 
 import pytest
 
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidConfig
+from tallybook.core.settings import GatewaySettings
 from tallybook.gateway.server import OWN_DESCRIPTORS, spare_connections
 
 MOST = 1024
@@ -29,7 +29,7 @@ def test_each_port_accepts_more_than_all_ports_may_have_however_few_files_may_be
             assert not started, "more files are never too few"
             continue
         started += 1
-        # Whatever the watch leaves on one port, gRPC accepts more there, and so the watch sees those who come.
+        # On each port gRPC accepts more than the watch permits, and so the watch sees new connections.
         accepted = (MOST + spare) // ports
         assert MOST + MOST // 8 <= accepted <= 2 * MOST
         assert ports * accepted + OWN_DESCRIPTORS <= descriptors

@@ -1,4 +1,4 @@
-"""Who is told that he may not, and who is blamed for it: a client, or the gateway that acts on his behalf."""
+"""Denials in a gateway: who is told, and whether the client or the gateway is at fault."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from tallybook.core.access import NOTHING, Permission, Presented, Principal
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import AccessDenied, Outcome, TallybookError, Unauthenticated
-from tallybook.gateway.authorizer import AuthorizedCall, Authorizer
-from tallybook.gateway.counted import counted
-from tallybook.gateway.limits import Limits
-from tallybook.gateway.metrics import Counts
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.auth import AuthorizedCall, Authorizer
+from tallybook.gateway.interceptor import intercepted
+from tallybook.gateway.limits import GatewayLimits
+from tallybook.gateway.metrics import GatewayCounters
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import line_of
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.security.denial_log import DenialLog
 
 METHOD = "LedgerService/Delete"
 DENIED = AccessDenied("zookeeper:2281: these nodes are open to others only")
-READER = Principal("readers", frozenset({Permission.READ})).known_by("tallybook://reader/x")
-WRITER = Principal("writers", frozenset({Permission.READ, Permission.WRITE}), ledgers=("orders-",)).known_by(
+READER = Principal("readers", frozenset({Permission.READ})).with_identity("tallybook://reader/x")
+WRITER = Principal("writers", frozenset({Permission.READ, Permission.WRITE}), ledgers=("orders-",)).with_identity(
     "tallybook://writer/x"
 )
 
@@ -42,7 +42,7 @@ class Rules:
 
 
 class Metadata:
-    """What a client knows of ledgers: nothing, for a reason."""
+    """A client whose calls all fail with an error."""
 
     def __init__(self, error: TallybookError) -> None:
         self._error = error
@@ -63,15 +63,15 @@ async def failed(
 ) -> Any:
     """The status and the reason that a call ends with, where the metadata refuse the gateway."""
     access, clock = Rules(principal), RealClock()
-    authorizer = Authorizer(access, Metadata(error), Refusals(clock, access))  # type: ignore[arg-type]
+    authorizer = Authorizer(access, Metadata(error), DenialLog(clock, access))  # type: ignore[arg-type]
 
     async def handler(call: AuthorizedCall) -> None:
         await serve(authorizer, call)
 
-    limits = Limits(GatewaySettings(metadata="memory:"))
+    limits = GatewayLimits(GatewaySettings(metadata="memory:"))
     call: Any = Called()
     with pytest.raises(CallFailed) as caught:
-        await counted(METHOD, handler, Counts(), clock, authorizer, limits)(call)
+        await intercepted(METHOD, handler, GatewayCounters(), clock, authorizer, limits)(call)
     status, info = Status.FromString(caught.value.details), ErrorInfo()
     assert status.details[0].Unpack(info)
     return caught.value.code, info.reason, caught.value.message
@@ -107,7 +107,7 @@ async def test_what_is_denied_to_the_gateway_is_no_client_s_fault(error: Tallybo
 
 
 @pytest.mark.parametrize(("principal", "serve"), [(READER, never), (WRITER, of_a_stream)], ids=["at once", "later"])
-async def test_what_is_denied_to_a_client_is_told_him_and_the_audit_log(principal, serve, caplog):
+async def test_a_denial_is_reported_to_the_client_and_in_the_audit_log(principal, serve, caplog):
     caplog.set_level(logging.INFO)
     code, reason, _ = await failed(principal, DENIED, serve)
     assert (code, reason) == (PERMISSION_DENIED, "AccessDenied")
@@ -122,7 +122,7 @@ async def test_a_call_that_is_looked_at_again_is_not_blamed_either(caplog):
             raise DENIED
 
         call.caller.checks.append(check)
-        await authorizer.look_again(METHOD, call, call.caller)
+        await authorizer.reauthorize(METHOD, call, call.caller)
 
     caplog.set_level(logging.INFO)
     code, reason, _ = await failed(WRITER, DENIED, again)
@@ -130,9 +130,9 @@ async def test_a_call_that_is_looked_at_again_is_not_blamed_either(caplog):
     assert lines(caplog, "tallybook.audit") == []
 
 
-async def test_whoever_is_cut_off_is_told_by_the_name_that_he_was_let_in_by(caplog):
+async def test_a_cancelled_caller_is_logged_under_the_name_of_its_admission(caplog):
     async def cut_off(authorizer: Authorizer, call: AuthorizedCall) -> None:
-        with call.caller.noting_refusals():
+        with call.caller.recording_denials():
             raise Unauthenticated("the token has expired", outcome=Outcome.UNKNOWN)
 
     caplog.set_level(logging.INFO)

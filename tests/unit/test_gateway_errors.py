@@ -1,4 +1,4 @@
-"""What clients of a gateway are told of errors: a status for each class, with details that gRPC libraries decode."""
+"""Errors of a gateway: a gRPC status for each class, with details that gRPC libraries decode."""
 
 from base64 import b64encode
 from urllib.parse import quote
@@ -8,9 +8,7 @@ from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from tallybook.core import errors
 from tallybook.core.access import OpenAccess
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import (
     Busy,
     CreditExceeded,
@@ -23,22 +21,19 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
-from tallybook.gateway.authorizer import Authorizer
-from tallybook.gateway.counted import counted
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.auth import Authorizer
 from tallybook.gateway.errors import MAX_MESSAGE_BYTES, STATUS_CODES, status_of
-from tallybook.gateway.limits import Limits
-from tallybook.gateway.metrics import Counts
+from tallybook.gateway.interceptor import intercepted
+from tallybook.gateway.limits import GatewayLimits
+from tallybook.gateway.metrics import GatewayCounters
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.stream import Gap, GapReason
 
-
-def tree(root=errors.TallybookError):
-    """Every class of ``core.errors``."""
-    children = [child for child in root.__subclasses__() if child.__module__ == errors.__name__]
-    return [root, *(found for child in children for found in tree(child))]
+from .test_errors import CLASSES
 
 
 def details(error):
@@ -51,9 +46,9 @@ def details(error):
     return status, info, retry if len(status.details) > 1 and status.details[1].Unpack(retry) else None
 
 
-@pytest.mark.parametrize("error", tree(), ids=lambda error: error.__name__)
-def test_every_error_stands_in_the_table_and_is_told_with_what_a_client_needs_to_decide(error):
-    assert error in STATUS_CODES, f"say in gateway/errors.py what {error.__name__} is to clients"
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_every_error_stands_in_the_table_and_is_reported_with_what_a_client_needs_to_decide(error):
+    assert set(STATUS_CODES) == set(CLASSES), "say in gateway/errors.py what each class is to clients"
     status, info, _ = details(error("ledger 7 is there"))
     assert status.code == STATUS_CODES[error] != code_pb2.OK
     assert status.message == "ledger 7 is there"
@@ -66,16 +61,12 @@ def test_every_error_stands_in_the_table_and_is_told_with_what_a_client_needs_to
     } | ({"position": ""} if error is PositionMismatch else {})
 
 
-def test_the_table_holds_no_class_that_is_not_there_any_more():
-    assert set(STATUS_CODES) == set(tree())
-
-
-def test_nobody_is_told_to_try_again_by_a_code_that_means_the_opposite():
+def test_no_retriable_error_has_a_code_that_means_the_opposite():
     final = {code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND, code_pb2.ALREADY_EXISTS, code_pb2.PERMISSION_DENIED}
     assert not [error.__name__ for error, code in STATUS_CODES.items() if code in final and error.retriable]
 
 
-def test_a_class_from_elsewhere_is_told_as_what_it_is_derived_from():
+def test_a_foreign_class_is_reported_as_its_base_class():
     class Special(EntryTooLarge):
         wire_code = 999_999
 
@@ -92,12 +83,9 @@ def test_overload_says_when_to_come_back(kind, given, told):
     assert retry.retry_delay.ToMilliseconds() == told
 
 
-def test_nothing_else_says_when_to_come_back():
-    assert details(NoSuchLedger("gone"))[2] is None
-
-
-def test_an_outcome_that_is_known_better_than_by_its_class_is_told():
-    assert details(RequestTimeout("late", outcome=Outcome.NOT_DONE))[1].metadata["outcome"] == "not done"
+def test_an_outcome_that_is_known_better_than_by_its_class_is_reported():
+    _, info, retry = details(RequestTimeout("late", outcome=Outcome.NOT_DONE))
+    assert (info.metadata["outcome"], retry) == ("not done", None)
 
 
 def test_a_message_is_never_empty_and_never_too_long_for_a_header():
@@ -120,13 +108,13 @@ def test_errors_of_streams_say_to_programs_what_they_say_in_words():
     assert (told["gap_reason"], told["next_sequence"], "first_sequence" in told) == ("truncated", "7", False)
 
 
-async def test_of_a_defect_clients_hear_that_it_is_one_and_the_log_hears_the_rest(caplog):
+async def test_a_defect_is_named_to_clients_and_its_details_are_logged(caplog):
     async def broken(call):
         raise ValueError("/etc/somewhere holds xyzzy")
 
-    settings, counts = GatewaySettings(metadata="memory:"), Counts()
-    authorizer = Authorizer(OpenAccess(), None, Refusals(RealClock(), OpenAccess()))
-    serve = counted("LedgerService/Describe", broken, counts, RealClock(), authorizer, Limits(settings))
+    settings, counts = GatewaySettings(metadata="memory:"), GatewayCounters()
+    authorizer = Authorizer(OpenAccess(), None, DenialLog(RealClock(), OpenAccess()))
+    serve = intercepted("LedgerService/Describe", broken, counts, RealClock(), authorizer, GatewayLimits(settings))
     with pytest.raises(CallFailed) as caught:
         await serve(FakeCall(Status))
     assert (caught.value.code, "a defect" in caught.value.message) == (code_pb2.INTERNAL, True)

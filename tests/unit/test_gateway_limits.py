@@ -1,10 +1,9 @@
-"""How much of a gateway its clients may take: streams and memory, on one connection and in all."""
+"""Limits of a gateway for its clients: streams and memory, per connection and in total."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import (
     Busy,
     CreditExceeded,
@@ -13,17 +12,19 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     NewerFormat,
     NoSuchLedger,
+    QuotaExceeded,
     StreamFenced,
     TallybookError,
 )
 from tallybook.core.limits import MIB
-from tallybook.gateway.limits import Limits
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.limits import GatewayLimits
 from tallybook.gateway.metrics import cause_of
 from tallybook.sim.stage.calls import caller
 
 
-def limits(**more) -> Limits:
-    return Limits(GatewaySettings(metadata="memory:", **more))
+def limits(**more) -> GatewayLimits:
+    return GatewayLimits(GatewaySettings(metadata="memory:", **more))
 
 
 def test_streams_on_one_connection_leave_room_for_those_on_others():
@@ -39,27 +40,14 @@ def test_streams_on_one_connection_leave_room_for_those_on_others():
         taken.admit(caller("c"), 1)
     assert not caught.value.own_limit
     first.end()
-    taken.admit(caller("c"), 1)
-
-
-def test_memory_is_reserved_before_a_stream_begins_and_given_back_once():
-    taken = limits(max_connection_bytes=8 * MIB, max_reserved_bytes=12 * MIB)
-    first = taken.admit(caller("a"), 8 * MIB)
-    with pytest.raises(Busy, match="on this connection"):
-        taken.admit(caller("a"), 1)
-    with pytest.raises(Busy, match="in all"):
-        taken.admit(caller("b"), 5 * MIB)
-    assert (taken.total.streams, taken.total.reserved_bytes) == (1, 8 * MIB)
     first.end()
-    first.end()
-    assert (taken.total.streams, taken.total.reserved_bytes) == (0, 0)
-    with taken.admit(caller("a"), 8 * MIB):
-        pass
-    assert taken.total.streams == 0
+    with taken.admit(caller("c"), 1):
+        assert (taken.total.streams, taken.total.reserved_bytes) == (3, 3)
+    assert taken.total.streams == 2
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5 * MIB), st.booleans())))
-def test_whatever_comes_and_goes_no_limit_is_ever_exceeded_and_nothing_is_left_in_the_end(run):
+def test_no_limit_is_ever_exceeded_and_nothing_is_left_in_the_end(run):
     taken = limits(max_connection_streams=3, max_streams=5, max_connection_bytes=8 * MIB, max_reserved_bytes=12 * MIB)
     inside = []
     for peer, size, leave in run:
@@ -82,9 +70,10 @@ def test_whatever_comes_and_goes_no_limit_is_ever_exceeded_and_nothing_is_left_i
     assert (taken.total.streams, taken.total.reserved_bytes) == (0, 0)
 
 
-def test_why_a_call_failed_tells_what_its_caller_did_from_what_an_operator_has_to_see_to():
+def test_failures_caused_by_the_caller_are_distinguished_from_those_for_an_operator():
     causes = {cause_of(error) for error in (NoSuchLedger(), StreamFenced(), NewerFormat())}
     assert causes == {"caller"}
     assert [cause_of(Busy(own_limit=True)), cause_of(CreditExceeded()), cause_of(Busy())] == ["limit", "limit", "room"]
+    assert cause_of(QuotaExceeded()) == "limit"
     told = [cause_of(error) for error in (MetadataUnavailable(), DataMissing(), InvariantViolation(), TallybookError())]
     assert told == ["peer", "storage", "internal", "internal"]

@@ -1,9 +1,9 @@
-"""docs/glossary.md: words in the order of the alphabet, each once, and none missing that other pages take for known."""
+"""docs/understand/glossary.md: terms in alphabetical order, each once, and none missing that other pages use."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs/glossary.md"
+PAGE = Path(__file__).parents[2] / "docs/understand/glossary.md"
 WORDS = re.findall(r"^\| \*\*(.+?)\*\* \|", PAGE.read_text(), re.MULTILINE)
 PROCESSES = {"bookie", "console", "gateway", "offloader"}
 OF_SECURITY = {"authority", "principal", "role", "sealed", "token"}
@@ -12,7 +12,7 @@ OF_STREAMS = {"chapter", "namespace", "stream", "subscription"}
 
 
 def plain(word: str) -> str:
-    """What a word is sorted by."""
+    """The sort key of a term."""
     return word.partition(" (")[0].replace("-", " ").lower()
 
 

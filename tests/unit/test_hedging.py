@@ -1,4 +1,4 @@
-"""A second attempt beside a slow first one: when it begins, who wins, and that nothing is left running."""
+"""Hedged requests: when the second attempt starts, which one wins, and that no task is left running."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.runtime.deterministic import World, run_seed
-from tallybook.runtime.hedging import first_of
+from tallybook.runtime.concurrency.hedging import hedged
+from tallybook.sim.deterministic import World, run_seed
+
+from .simulated import simulated
 
 NOTHING = object()
 
@@ -59,74 +61,68 @@ def pair(world: World, first: tuple[float, object], second: tuple[float, object]
         ((2, "a"), (1, "b"), ("a", "b"), 2, None),
     ],
 )
-def test_the_first_to_have_something_wins_and_the_other_is_cancelled(first, second, given, seconds, ends):
-    async def scenario(world: World) -> None:
-        one, other = pair(world, first, second)
-        if given is ArithmeticError:
-            with pytest.raises(ArithmeticError):
-                await first_of(one(), other, 1.0)
-        else:
-            allowed = given if isinstance(given, tuple) else (given,)
-            assert await first_of(one(), other, 1.0) in allowed
-        assert world.clock.monotonic() == pytest.approx(seconds)
-        assert other.began_at in (None, pytest.approx(1.0))
-        assert ends is None or (one.ended, other.ended) == ends
-        assert len(asyncio.all_tasks()) == 1, "nothing runs on"
-        # The caller's task is as good as new.
-        await world.clock.sleep(1)
-        assert asyncio.current_task().cancelling() == 0
-
-    play(scenario)
+@simulated(play)
+async def test_the_first_to_have_something_wins_and_the_other_is_cancelled(
+    world: World, *, first, second, given, seconds, ends
+) -> None:
+    one, other = pair(world, first, second)
+    if given is ArithmeticError:
+        with pytest.raises(ArithmeticError):
+            await hedged(one(), other, 1.0)
+    else:
+        allowed = given if isinstance(given, tuple) else (given,)
+        assert await hedged(one(), other, 1.0) in allowed
+    assert world.clock.monotonic() == pytest.approx(seconds)
+    assert other.began_at in (None, pytest.approx(1.0))
+    assert ends is None or (one.ended, other.ended) == ends
+    assert len(asyncio.all_tasks()) == 1, "nothing runs on"
+    # The caller's task is as good as new.
+    await world.clock.sleep(1)
+    assert asyncio.current_task().cancelling() == 0
 
 
 @pytest.mark.parametrize("after_seconds", [0.5, 1.5, 2.0])
-def test_a_caller_who_is_cancelled_takes_both_along(after_seconds):
-    async def scenario(world: World) -> None:
-        one, other = pair(world, (9, "a"), (1 if after_seconds == 2.0 else 9, "b"))
-        waiting = asyncio.ensure_future(first_of(one(), other, 1.0))
-        await world.clock.sleep(after_seconds)
-        cancelled = waiting.cancel()
-        (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
-        assert not cancelled or isinstance(outcome, asyncio.CancelledError)
-        assert "running" not in (one.ended, other.ended)
-        assert len(asyncio.all_tasks()) == 1
-
-    play(scenario)
+@simulated(play)
+async def test_cancelling_the_caller_cancels_both(world: World, *, after_seconds) -> None:
+    one, other = pair(world, (9, "a"), (1 if after_seconds == 2.0 else 9, "b"))
+    waiting = asyncio.ensure_future(hedged(one(), other, 1.0))
+    await world.clock.sleep(after_seconds)
+    cancelled = waiting.cancel()
+    (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert not cancelled or isinstance(outcome, asyncio.CancelledError)
+    assert "running" not in (one.ended, other.ended)
+    assert len(asyncio.all_tasks()) == 1
 
 
-def test_a_timeout_of_the_caller_is_told_from_the_second_attempts_answer():
-    async def scenario(world: World) -> None:
-        one, other = pair(world, (9, "a"), (1, "b"))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.5):
-                await first_of(one(), other, 1.0)
-        assert (one.ended, other.ended) == ("cancelled", "cancelled")
-        one, other = pair(world, (9, "a"), (1, "b"))
-        async with asyncio.timeout(3):
-            assert await first_of(one(), other, 1.0) == "b"
-        # Both at the same instant: either is right, but it is one of them and leaves no cancellation behind.
-        one, other = pair(world, (9, "a"), (1, "b"))
+@simulated(play)
+async def test_a_timeout_of_the_caller_is_distinguished_from_the_second_attempts_answer(world: World) -> None:
+    one, other = pair(world, (9, "a"), (1, "b"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.5):
+            await hedged(one(), other, 1.0)
+    assert (one.ended, other.ended) == ("cancelled", "cancelled")
+    one, other = pair(world, (9, "a"), (1, "b"))
+    async with asyncio.timeout(3):
+        assert await hedged(one(), other, 1.0) == "b"
+    # Both at the same instant: either is right, but it is one of them and leaves no cancellation behind.
+    one, other = pair(world, (9, "a"), (1, "b"))
+    try:
+        async with asyncio.timeout(2.0):
+            assert await hedged(one(), other, 1.0) == "b"
+    except TimeoutError:
+        pass
+    assert asyncio.current_task().cancelling() == 0
+
+
+@simulated(play)
+async def test_a_first_attempt_with_a_timeout_of_its_own_that_expires_as_the_second_answers(world: World) -> None:
+    async def timed() -> None:
         try:
             async with asyncio.timeout(2.0):
-                assert await first_of(one(), other, 1.0) == "b"
+                await world.clock.sleep(9)
         except TimeoutError:
-            pass
-        assert asyncio.current_task().cancelling() == 0
+            return
 
-    play(scenario)
-
-
-def test_a_first_attempt_with_a_timeout_of_its_own_that_expires_as_the_second_answers():
-    async def scenario(world: World) -> None:
-        async def timed() -> None:
-            try:
-                async with asyncio.timeout(2.0):
-                    await world.clock.sleep(9)
-            except TimeoutError:
-                return
-
-        other = Attempt(world, 1, "b")
-        assert await first_of(timed(), other, 1.0) == "b"
-        assert asyncio.current_task().cancelling() == 0
-
-    play(scenario)
+    other = Attempt(world, 1, "b")
+    assert await hedged(timed(), other, 1.0) == "b"
+    assert asyncio.current_task().cancelling() == 0

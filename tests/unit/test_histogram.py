@@ -1,4 +1,4 @@
-"""Histograms and meters: counts in fixed buckets, and the seconds in which anything was under way."""
+"""Histograms and meters: counts in fixed buckets, and the seconds in which anything was in flight."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.histogram import LONG_SECONDS, SECONDS, Histogram, merged
-from tallybook.runtime.loop_lag import PERIOD_SECONDS, LoopLag
-from tallybook.runtime.meter import Meter, UnderWay
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
-from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.metrics.histogram import LONG_SECONDS, SECONDS, Histogram, merged
+from tallybook.runtime.metrics.registry import LAG_PERIOD_SECONDS, LoopLag
+from tallybook.runtime.metrics.usage import BusyTimer, Meter
 
 
 class HandClock:
@@ -59,9 +57,9 @@ def test_histograms_of_several_journals_are_shown_as_one():
         merged([first, Histogram(LONG_SECONDS)])
 
 
-def test_time_counts_once_however_many_are_under_way_and_what_still_is_counts_too():
+def test_time_counts_once_however_many_are_in_flight_and_what_still_is_counts_too():
     clock = HandClock()
-    stalls = UnderWay(clock)
+    stalls = BusyTimer(clock)
     with stalls:
         clock.now += 1
         with stalls:
@@ -87,45 +85,12 @@ def test_a_meter_times_also_what_fails():
     assert meter.under_way.seconds == 0.25
 
 
-def test_a_meter_and_its_metrics_have_the_same_numbers():
-    meter = Meter(HandClock())
-    assert set(meter.readings("disk")) == {info.stat for info in meter_metrics("disk", "tallybook_disk", "Reads")}
-
-
-def test_a_histogram_is_shown_as_prometheus_wants_it():
-    histogram = Histogram((0.5, 1.0))
-    for value in (0.1, 0.7, 7.0):
-        histogram.observe(value)
-    metrics = Metrics()
-    metrics.add(
-        (MetricInfo("wait", "tallybook_wait_seconds", Kind.HISTOGRAM, "Waits.", ("where", "here")),),
-        lambda: {"wait": histogram},
-    )
-    text = metrics.text().decode()
-    for line in (
-        "# TYPE tallybook_wait_seconds histogram",
-        'tallybook_wait_seconds_bucket{le="0.5",where="here"} 1.0',
-        'tallybook_wait_seconds_bucket{le="1.0",where="here"} 2.0',
-        'tallybook_wait_seconds_bucket{le="+Inf",where="here"} 3.0',
-        'tallybook_wait_seconds_count{where="here"} 3.0',
-        'tallybook_wait_seconds_sum{where="here"} 7.8',
-    ):
-        assert line in text
-
-
-def test_a_number_that_is_shown_as_another_kind_is_a_defect():
-    metrics = Metrics()
-    metrics.add((MetricInfo("wait", "tallybook_wait_seconds", Kind.HISTOGRAM, "Waits."),), lambda: {"wait": 1.0})
-    with pytest.raises(InvariantViolation, match="tallybook_wait_seconds"):
-        metrics.text()
-
-
 async def test_the_lag_of_a_loop_is_how_late_its_timers_come():
     clock = HandClock()
     clock.late = 0.3
     lag = LoopLag(clock)
     with pytest.raises(TimeoutError):
         await lag.watch()
-    count = int(3 / (PERIOD_SECONDS + 0.3))
+    count = int(3 / (LAG_PERIOD_SECONDS + 0.3))
     assert lag.seconds.count == count
     assert lag.seconds.sum == pytest.approx(count * 0.3)

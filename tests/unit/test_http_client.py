@@ -1,4 +1,4 @@
-"""Processes of a cluster ask each other over HTTP directly, whatever the environment says of the way to others."""
+"""The HTTP client between processes of a cluster connects directly, without proxies of the environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tallybook.core.errors import BookieUnavailable, PeerError, ProtocolViolation
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_client import HttpClient, fetch_text
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.metrics_text import fetch_metrics
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.http.client import HttpClient, fetch_text
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.parsing import fetch_metrics
+from tallybook.runtime.metrics.registry import Metrics
+
+from .http_parts import running
 
 SOON_SECONDS = 5.0
 
@@ -31,7 +32,7 @@ async def asking(seconds: float = SOON_SECONDS) -> AsyncIterator[HttpClient]:
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """The address of somebody who says this to everybody, and what he was asked."""
+    """The address of a server that sends these bytes to each client, and the requests that it got."""
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,23 +45,23 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 async def test_no_proxy_stands_between_processes(monkeypatch):
-    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    server = HttpServer(Metrics(), lambda: None)
-    await server.start("127.0.0.1:0", tasks)
-    async with answering(b"HTTP/1.1 502 Bad Gateway\r\n\r\n") as (proxy, asked), asking() as client:
+    refuses = answering(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+    async with (
+        running(HttpServer(Metrics(), lambda: None)) as server,
+        refuses as (proxy, asked),
+        asking() as client,
+    ):
         for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://{proxy}")
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        port = int(server.address.rpartition(":")[2])
+        port = int(server.rpartition(":")[2])
         assert "process_cpu_seconds_total" in await asyncio.to_thread(fetch_metrics, port)
-        assert "process_cpu_seconds_total" in await client.fetch(server.address, "/metrics")
+        assert "process_cpu_seconds_total" in await client.fetch(server, "/metrics")
         assert asked == []
-    await server.close()
-    await tasks.close()
 
 
-async def test_nobody_is_sent_elsewhere():
+async def test_no_redirect_is_followed():
     async with answering(b"HTTP/1.1 200 OK\r\n\r\nfake 1\n") as (elsewhere, asked):
         moved = f"HTTP/1.1 302 Found\r\nlocation: http://{elsewhere}/metrics\r\n\r\n".encode()
         async with answering(moved) as (address, _), asking() as client:
@@ -75,7 +76,7 @@ SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort"
 
 
 @pytest.mark.parametrize("answer", [b"", b"no http at all\r\n\r\n", SHORT])
-async def test_who_does_not_answer_is_named(answer):
+async def test_processes_that_do_not_respond_are_named(answer):
     async with answering(answer) as (address, _), asking() as client:
         with pytest.raises(BookieUnavailable, match=address):
             await client.fetch(address, "/metrics")
@@ -83,7 +84,7 @@ async def test_who_does_not_answer_is_named(answer):
 
 @asynccontextmanager
 async def dripping(start: bytes) -> AsyncIterator[str]:
-    """The address of somebody who says this, and then a byte now and then, without end."""
+    """The address of a server that sends these bytes, and then single bytes without end."""
     over = asyncio.Event()
     serving: set[asyncio.Task[None]] = set()
 
@@ -108,13 +109,13 @@ BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n"
 
 
 @pytest.mark.parametrize("start", [b"", HEAD, BODY])
-async def test_who_answers_a_byte_at_a_time_is_given_up_at_the_deadline(start):
+async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_at_the_deadline(start):
     async with dripping(start) as address:
         began = time.monotonic()
         async with asking(0.5) as client, asyncio.timeout(SOON_SECONDS):
             with pytest.raises(BookieUnavailable, match=address):
                 await client.fetch(address, "/metrics")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON_SECONDS
 
 
 async def test_a_handshake_that_comes_a_byte_at_a_time_is_given_up_at_the_deadline():

@@ -1,26 +1,24 @@
-"""What an HTTP port counts: by what is asked for and what is answered, never by what somebody writes into a path."""
+"""Counters of an HTTP port: by route and status, never by the text of a path."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 
-import pytest
-
 from tallybook.core.access import Permission, Role
 from tallybook.core.errors import NoSuchLedger
-from tallybook.runtime import http, http_protocol
-from tallybook.runtime.deterministic import SimClock
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_api import Asked, Endpoint
-from tallybook.runtime.http_load import HTTP_METRICS, READS, HttpLoad
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.metrics_text import parse_series
-from tallybook.runtime.security import open_security
+from tallybook.runtime.http import protocol as http_protocol
+from tallybook.runtime.http import server as http
+from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest
+from tallybook.runtime.http.load import HTTP_METRICS, READS, HttpLoad
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.parsing import parse_series
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.authority import Subject
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.security.process_security import open_security
+from tallybook.sim.deterministic import SimClock
 
-from .http_parts import DEADLINE_SECONDS, JSON, Gate, Served, serving
+from .http_parts import DEADLINE_SECONDS, JSON, Served, TokenAccess, running, serving
 
 REQUESTS = "tallybook_http_requests_total"
 ANSWERS = "tallybook_http_answers_total"
@@ -92,7 +90,7 @@ async def test_a_request_that_turns_out_to_be_damaged_is_counted_once():
 async def test_what_is_under_way_is_told_while_it_is():
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def wait(asked: Asked) -> object:
+    async def wait(asked: EndpointRequest) -> object:
         begun.set()
         await go_on.wait()
         return {}
@@ -108,7 +106,7 @@ async def test_what_is_under_way_is_told_while_it_is():
         await counted(served, "tallybook_http_connections", 0)
 
 
-async def test_a_connection_that_goes_on_with_an_earlier_session_is_told_as_dropped(monkeypatch):
+async def test_a_connection_that_goes_on_with_an_earlier_session_is_reported_as_dropped(monkeypatch):
     # OpenSSL keeps no session of ours that a client could go on with, so it is only said that this one is.
     monkeypatch.setattr(http_protocol, "is_resumed", lambda transport: True)
     async with serving() as served:
@@ -129,18 +127,16 @@ async def test_connections_are_counted_and_those_that_are_too_many_are_also_logg
             writer.close()
 
 
-async def test_with_tls_connections_count_from_the_first_and_handshakes_that_fail_are_told(
+async def test_with_tls_connections_count_from_the_first_and_handshakes_that_fail_are_reported(
     authority, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(http, "MAX_WAITING_PER_PEER", 2)
     authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
     metrics = Metrics()
-    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
     server = HttpServer(metrics, lambda: None, open_security(str(tmp_path / "server"), serves=True))
-    await server.start("127.0.0.1:0", tasks)
-    served = Served(server.address, metrics=metrics)
-    host, port = server.address.rsplit(":", 1)
-    try:
+    async with running(server) as address:
+        served = Served(address, metrics=metrics)
+        host, port = address.rsplit(":", 1)
         assert (await served.raw(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")).raw[:8] != b"HTTP/1.1"
         await counted(served, DROPPED, 1, why="handshake")
         held = [await asyncio.open_connection(host, port) for _ in range(3)]
@@ -155,13 +151,10 @@ async def test_with_tls_connections_count_from_the_first_and_handshakes_that_fai
         writer.close()
         await counted(served, "tallybook_http_connections", 0)
         assert served.number(DROPPED, why="handshake") == 3
-    finally:
-        await server.close()
-        await tasks.close()
 
 
 async def test_guesses_of_tokens_are_counted_by_what_they_are_refused_with():
-    async with serving(Gate()) as served:
+    async with serving(TokenAccess()) as served:
         for at in range(60):
             assert (await served("GET", "/api/v1/things", authorization=f"Bearer {at}")).status == 403
         assert (await served("GET", "/metrics")).status == 401

@@ -1,4 +1,4 @@
-"""Connections to an HTTP port that are slow, silent or many, and bytes that are no HTTP, over real connections."""
+"""Slow, silent or numerous HTTP connections, and bytes that are not HTTP, over real connections."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tallybook.core.access import Permission
-from tallybook.runtime import http_protocol
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_api import Asked, Endpoint, Offer
-from tallybook.runtime.http_protocol import MAX_REQUESTS
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.http import protocol as http_protocol
+from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, HttpApi
+from tallybook.runtime.http.protocol import MAX_REQUESTS
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.registry import Metrics
+
+from .http_parts import running
 
 DEADLINE_SECONDS = 20
 SOON_SECONDS = 0.2
-"""What the times of the protocol are cut to."""
+"""The time limits of the protocol in these tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,25 +37,19 @@ def short(monkeypatch):
 async def serving(*more: Endpoint) -> AsyncIterator[str]:
     """The address of a server that has one large answer; it must be well in the end."""
 
-    async def large(asked: Asked) -> object:
+    async def large(asked: EndpointRequest) -> object:
         return "x" * (16 << 20)
 
-    async def slow(asked: Asked) -> object:
+    async def slow(asked: EndpointRequest) -> object:
         await asyncio.sleep(1.2 * SOON_SECONDS)
         return "late, and in time"
 
-    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
     endpoints = [Endpoint("GET", f"/{call.__name__}", Permission.READ, call) for call in (large, slow)]
     endpoints += [Endpoint("POST", "/slow", Permission.READ, slow), *more]
-    server = HttpServer(Metrics(), lambda: None, None, Offer(endpoints))
-    await server.start("127.0.0.1:0", tasks)
-    try:
-        yield server.address
-        answer = await said(server.address, request(server.address, "/healthz"))
+    async with running(HttpServer(Metrics(), lambda: None, None, HttpApi(endpoints))) as address:
+        yield address
+        answer = await said(address, request(address, "/healthz"))
         assert answer.startswith(b"HTTP/1.1 200 "), answer
-    finally:
-        await server.close()
-        await tasks.close()
 
 
 def request(address: str, path: str, method: str = "GET", more: str = "connection: close\r\n") -> bytes:
@@ -66,7 +61,7 @@ async def opened(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes."""
+    """Read until the server closes."""
     raw = b""
     async with asyncio.timeout(DEADLINE_SECONDS):
         with contextlib.suppress(ConnectionResetError):
@@ -76,7 +71,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 
 
 async def said(address: str, sent: bytes) -> bytes:
-    """What the server says to these bytes until it closes."""
+    """Send these bytes, and read until the server closes."""
     reader, writer = await opened(address)
     writer.write(sent)
     try:
@@ -129,13 +124,13 @@ async def test_a_connection_that_says_nothing_is_closed_without_a_word():
         assert await said(address, b"") == b""
 
 
-async def test_a_body_that_comes_byte_by_byte_is_cut_off_even_where_nobody_waits_for_it():
+async def test_a_body_sent_byte_by_byte_is_cut_off_even_if_no_handler_reads_it():
     async with serving() as address:
         head = request(address, "/healthz", "POST", "content-length: 1000000000\r\n")
         assert (await rest_while_sending(address, head, b"z")).startswith(b"HTTP/1.1 405 ")
 
 
-async def test_whoever_does_not_read_his_answer_is_cut_off():
+async def test_a_client_that_does_not_read_its_answer_is_cut_off():
     async with serving() as address:
         host, _, port = address.rpartition(":")
         with socket.socket() as silent:
@@ -203,11 +198,11 @@ async def test_health_is_answered_however_many_connections_without_a_request_the
             writer.close()
 
 
-async def test_a_request_beyond_the_limit_is_told_to_come_back_and_health_is_answered(monkeypatch):
+async def test_a_request_beyond_the_limit_is_refused_as_retriable_and_health_is_answered(monkeypatch):
     monkeypatch.setattr(http_protocol, "WHOLE_SECONDS", DEADLINE_SECONDS)
     begun, go = asyncio.Semaphore(0), asyncio.Event()
 
-    async def wait(asked: Asked) -> object:
+    async def wait(asked: EndpointRequest) -> object:
         begun.release()
         await go.wait()
         return "done"
@@ -231,7 +226,7 @@ async def test_idle_connections_do_not_end_a_request_that_was_let_in(monkeypatch
     monkeypatch.setattr(http_protocol, "WHOLE_SECONDS", DEADLINE_SECONDS)
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def wait(asked: Asked) -> object:
+    async def wait(asked: EndpointRequest) -> object:
         begun.set()
         await go.wait()
         return "done"

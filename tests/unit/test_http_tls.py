@@ -1,4 +1,4 @@
-"""Connections to an HTTP port with TLS that are silent, slow or many, on the loop of tests and on that of processes."""
+"""Slow, silent or numerous HTTP connections with TLS, on the test loop and on that of processes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ import pytest
 import uvloop
 
 from tallybook.core.access import Role
-from tallybook.runtime import http_protocol, http_tls
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_protocol import MAX_WAITING_PER_PEER
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.security import open_security
+from tallybook.runtime.http import protocol as http_protocol
+from tallybook.runtime.http import tls as http_tls
+from tallybook.runtime.http.protocol import MAX_WAITING_PER_PEER
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.authority import Subject
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.security.process_security import open_security
+
+from .http_parts import running
 
 DEADLINE_SECONDS = 30
 SOON_SECONDS = 1.5
-"""What the times of the port are cut to: long enough for a few hundred connections to be there at once."""
+"""The time limits of the port in these tests: long enough for a few hundred concurrent connections."""
 BEYOND = 40
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -48,7 +50,7 @@ class Port:
         return await asyncio.open_connection(self.host, self.port, ssl=self.context if secured else None)
 
     async def serves(self) -> None:
-        """Somebody who means it is answered."""
+        """A client with a complete handshake is answered."""
         reader, writer = await self.opened(secured=True)
         writer.write(f"GET /healthz HTTP/1.1\r\nhost: {self.host}\r\nconnection: close\r\n\r\n".encode())
         answer = await reader.read()
@@ -63,17 +65,12 @@ def run_on(request, authority, tmp_path) -> Callable[[Callable[[Port], Awaitable
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[Port]:
-        tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
         server = HttpServer(Metrics(), lambda: None, open_security(str(tmp_path / "server"), serves=True))
-        await server.start("127.0.0.1:0", tasks)
-        port = Port(server.address, tmp_path / "authority/ca.crt")
-        try:
+        async with running(server) as address:
+            port = Port(address, tmp_path / "authority/ca.crt")
             await port.serves()
             yield port
             await port.serves()
-        finally:
-            await server.close()
-            await tasks.close()
 
     def run(tried: Callable[[Port], Awaitable[None]]) -> None:
         unhandled: list[str] = []
@@ -96,7 +93,7 @@ async def ended(reader: asyncio.StreamReader) -> None:
 
 
 async def gone_at_once(readers: list[asyncio.StreamReader]) -> int:
-    """How many of these connections the server has dropped long before their time is over."""
+    """The number of these connections that the server has dropped long before their time limit."""
     ends = [asyncio.ensure_future(ended(reader)) for reader in readers]
     done, waiting = await asyncio.wait(ends, timeout=SOON_SECONDS / 5)
     for end in waiting:

@@ -1,15 +1,15 @@
-"""When a process gives back the memory that it has freed: once, after a while with little to do."""
+"""The trim of an idle process, after some polls with low processor usage and once more."""
 
 import pytest
 
-from tallybook.runtime.quiet_memory import LOOK_SECONDS, QUIET_LOOKS, QUIET_SHARE, give_back_when_quiet
+from tallybook.runtime.process_memory.idle_trim import IDLE_CPU_SHARE, IDLE_POLLS, POLL_SECONDS, trim_when_idle
 from tallybook.runtime.tasks import InlineWorkers
 
-LITTLE, MUCH = QUIET_SHARE * 0.9, QUIET_SHARE * 1.1
+LITTLE, MUCH = IDLE_CPU_SHARE * 0.9, IDLE_CPU_SHARE * 1.1
 
 
 class Over(Exception):
-    """There is nothing more to look at."""
+    """The end of the polls."""
 
 
 class Looks:
@@ -22,7 +22,7 @@ class Looks:
         self.given_back_after: list[int] = []
 
     async def sleep(self, seconds: float) -> None:
-        assert seconds == LOOK_SECONDS
+        assert seconds == POLL_SECONDS
         share = next(self._shares, None)
         if share is None:
             raise Over
@@ -36,38 +36,40 @@ class Looks:
         self.given_back_after.append(self.count)
 
 
-async def given_back_after(*shares: float) -> list[int]:
-    """After which looks memory was given back."""
-    looks = Looks(list(shares))
+FIRST, SECOND = IDLE_POLLS
+QUIET = [LITTLE] * FIRST
+
+
+@pytest.mark.parametrize(
+    ("shares", "after"),
+    [
+        ([LITTLE] * 2 * SECOND, [FIRST, SECOND]),
+        ([MUCH, *QUIET[1:]] * 5, []),
+        ([*QUIET, MUCH, *QUIET, MUCH, MUCH, *QUIET], [3, 7, 12]),
+    ],
+    ids=[
+        "after some quiet polls, and for what was freed since",
+        "not in a short pause of a load",
+        "again after each load",
+    ],
+)
+async def test_memory_is_trimmed(shares, after):
+    looks = Looks(shares)
     with pytest.raises(Over):
-        await give_back_when_quiet(looks, InlineWorkers(), looks.cpu_seconds, looks.give_back)  # type: ignore[arg-type]
-    return looks.given_back_after
+        await trim_when_idle(looks, InlineWorkers(), looks.cpu_seconds, looks.give_back)
+    assert looks.given_back_after == after
 
 
-async def test_memory_is_given_back_once_after_some_quiet_looks():
-    assert await given_back_after(*[LITTLE] * 20) == [QUIET_LOOKS]
-
-
-async def test_nothing_is_given_back_under_load_nor_in_a_short_pause_of_it():
-    pause = [LITTLE] * (QUIET_LOOKS - 1)
-    assert await given_back_after(*[MUCH, *pause] * 5) == []
-
-
-async def test_each_load_is_followed_by_a_giving_back():
-    quiet = [LITTLE] * QUIET_LOOKS
-    assert await given_back_after(*quiet, MUCH, *quiet, MUCH, MUCH, *quiet) == [3, 7, 12]
-
-
-async def test_an_error_in_the_giving_back_is_told_and_ends_nothing(caplog):
+async def test_an_error_while_memory_is_freed_is_reported_and_ends_nothing(caplog):
     class Failing(Looks):
         def give_back(self) -> None:
             super().give_back()
             raise RuntimeError("can't start new thread")
 
-    looks = Failing([LITTLE] * QUIET_LOOKS + [MUCH] + [LITTLE] * QUIET_LOOKS)
+    looks = Failing([*QUIET, MUCH, *QUIET])
     with pytest.raises(Over):
-        await give_back_when_quiet(looks, InlineWorkers(), looks.cpu_seconds, looks.give_back)  # type: ignore[arg-type]
-    assert looks.given_back_after == [QUIET_LOOKS, 2 * QUIET_LOOKS + 1]
+        await trim_when_idle(looks, InlineWorkers(), looks.cpu_seconds, looks.give_back)  # type: ignore[arg-type]
+    assert looks.given_back_after == [FIRST, 2 * FIRST + 1]
     assert [record.args for record in caplog.records if record.name == "tallybook.memory"] == [
         ("freed memory was not given back",)
     ] * 2

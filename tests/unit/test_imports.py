@@ -1,4 +1,4 @@
-"""What is loaded with a client, and what only with what needs it: a program waits for every import it does not need."""
+"""Modules loaded with a client, and those loaded only when needed: each import makes a program start later."""
 
 import json
 import subprocess
@@ -34,13 +34,13 @@ def test_a_program_that_imports_a_client_loads_no_library_before_it_opens_one(mo
     assert loaded(module) & (NETWORK | METADATA | ARCHIVE | SERVERS | SPARK | TRACES) == set()
 
 
-@pytest.mark.parametrize("module", ["tallybook.bookie.server", "tallybook.gateway.server"])
+@pytest.mark.parametrize("module", ["tallybook.bookie.process.server", "tallybook.gateway.server"])
 def test_a_server_loads_nothing_of_traces_before_they_are_wanted(module):
     assert loaded(module) & TRACES == set()
 
 
 def test_a_client_that_is_opened_loads_the_network_and_not_what_archives_are_read_with():
-    found = loaded("tallybook.client.world")
+    found = loaded("tallybook.client.environment")
     assert found >= NETWORK
     assert found & (METADATA | ARCHIVE | SERVERS | SPARK | TRACES) == set()
 

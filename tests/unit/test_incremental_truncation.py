@@ -1,18 +1,18 @@
-"""The room of removed logs: given back a piece at a time, under nobody who reads, and lost to nobody in a crash."""
+"""Incremental truncation of removed logs: piece by piece, never during a read, and complete after a crash."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
 
-from tallybook.bookie.storage import remains
-from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.bookie.storage.entry_log import truncation as remains
+from tallybook.bookie.storage.entry_log.format import log_name
 from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import KIB
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimDisk
+from tallybook.sim.deterministic import SimDisk
 
-from .test_entry_logs import HOME, batch, open_logs, operations, path_of
+from .entry_log_parts import HOME, batch, open_logs, operations, path_of
 from .test_open_files import handles
 
 PIECE = 16 * KIB
@@ -52,7 +52,7 @@ async def large_log(disk, clock=None):
 
 
 async def reads_on(file, location):
-    """Whoever reads log 1 finds its last batch, also a while after the log began to go."""
+    """A reader of log 1 finds its last batch, also a while after the log began to go."""
     for _ in range(100):
         await asyncio.sleep(0)
     assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
@@ -60,7 +60,7 @@ async def reads_on(file, location):
 
 @asynccontextmanager
 async def removed(disk):
-    """Logs of which number 1 is removed, and whose room is back after the block."""
+    """Logs of which number 1 is removed, and whose space is freed after the block."""
     logs, _ = await large_log(disk)
     before = handles(disk)
     await logs.remove(1)
@@ -70,7 +70,7 @@ async def removed(disk):
     await logs.close()
 
 
-async def test_the_room_of_a_large_log_comes_back_piece_by_piece_after_its_name_is_gone():
+async def test_the_space_of_a_large_log_is_freed_piece_by_piece_after_its_removal():
     disk, clock = SimDisk(), Pauses()
     logs, _ = await large_log(disk, clock)
     before = handles(disk)
@@ -97,7 +97,7 @@ async def test_a_log_of_very_many_pieces_comes_back_in_larger_ones(monkeypatch):
     assert len(cuts(disk)) == 2, "the third piece goes as the file is closed"
 
 
-async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
+async def test_reads_of_a_removed_log_go_on_and_it_is_truncated_after_them():
     disk = SimDisk()
     logs, location = await large_log(disk)
     async with logs._reader.files.use(path_of(1)) as file:
@@ -110,7 +110,7 @@ async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
     await logs.close()
 
 
-async def test_who_reads_a_removed_log_for_very_long_is_not_waited_for_and_not_cut_off():
+async def test_a_very_long_read_of_a_removed_log_is_neither_awaited_nor_cut_off():
     disk = SimDisk()
     logs, location = await large_log(disk)
     async with logs._reader.files.use(path_of(1)) as file:
@@ -124,7 +124,7 @@ async def test_who_reads_a_removed_log_for_very_long_is_not_waited_for_and_not_c
     await logs.close()
 
 
-async def test_the_room_comes_back_at_once_where_nobody_waits_for_the_pieces():
+async def test_the_space_is_freed_at_once_if_no_caller_waits_for_the_pieces():
     async with removed(SimDisk()) as logs:
         giving = asyncio.ensure_future(logs.give_back())
         await asyncio.sleep(0)
@@ -133,7 +133,7 @@ async def test_the_room_comes_back_at_once_where_nobody_waits_for_the_pieces():
             await giving
 
 
-async def test_the_room_comes_back_at_once_where_a_cut_needs_some():
+async def test_the_space_is_freed_at_once_where_a_cut_needs_some():
     disk = SimDisk()
     async with removed(disk) as logs:
         disk.fail("truncate", log_name(1), error=DiskFull)
@@ -160,7 +160,7 @@ async def test_a_log_that_cannot_be_removed_is_not_kept_open():
     assert handles(disk) == before
 
 
-async def test_on_a_full_disk_who_reads_a_log_that_goes_reads_on():
+async def test_on_a_full_disk_reads_of_a_removed_log_go_on():
     disk = SimDisk()
     logs, location = await large_log(disk)
     async with logs._reader.files.use(path_of(1)) as file:

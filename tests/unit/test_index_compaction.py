@@ -1,12 +1,14 @@
-"""When the index is compacted: once enough was dropped from it, and not before."""
+"""``bookie/storage/index/compaction.py``: the index is compacted once enough was dropped, and not before."""
 
 import pytest
 
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.index_upkeep import IndexUpkeep
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.storage.index.compaction import IndexMaintenance
 from tallybook.core.errors import DiskFull
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from .simulated import simulated
 
 
 class Compacted:
@@ -24,7 +26,7 @@ class Compacted:
 
 async def test_it_is_compacted_once_enough_ledgers_and_rows_are_gone_and_only_where_they_were():
     index = Compacted()
-    upkeep = IndexUpkeep(index, after=10)
+    upkeep = IndexMaintenance(index, after=10)
     upkeep.dropped([7, 5], 3)
     await upkeep.compact_if_worth()
     assert index.ranges == []
@@ -40,9 +42,9 @@ async def test_it_is_compacted_once_enough_ledgers_and_rows_are_gone_and_only_wh
     assert upkeep.compactions == 2
 
 
-async def test_what_failed_for_want_of_room_is_tried_again():
+async def test_what_failed_for_lack_of_space_is_tried_again():
     index = Compacted()
-    upkeep = IndexUpkeep(index, after=2)
+    upkeep = IndexMaintenance(index, after=2)
     upkeep.dropped([3], 5)
     index.full = True
     with pytest.raises(DiskFull):
@@ -54,28 +56,28 @@ async def test_what_failed_for_want_of_room_is_tried_again():
 
 async def test_it_never_is_where_the_settings_do_not_want_it():
     index = Compacted()
-    upkeep = IndexUpkeep(index, after=0)
+    upkeep = IndexMaintenance(index, after=0)
     upkeep.dropped([3], 10**9)
     await upkeep.compact_if_worth()
     assert index.ranges == []
 
 
 @pytest.mark.parametrize(("after", "ranges"), [(8, [(2, 5)]), (9, [])])
-def test_the_collector_has_the_index_compacted_after_a_round_that_dropped_much(after, ranges):
-    async def run(world: World) -> None:
-        settings = tiny_settings()
-        collection = settings.collection.model_copy(update={"compact_index_after": after})
-        node = DiskBookie(
-            SimDisk(world.rng), world.clock, KnownMetadata(), settings.model_copy(update={"collection": collection})
-        )
-        await node.boot()
-        for ledger_id in range(1, 7):
-            await node.add(batch_of(0, ledger_id=ledger_id))
-        await node.bookie.flush()
-        node.metadata.fates.update(dict.fromkeys(range(2, 6), Fate.RELEASED))
-        await node.bookie.collect()
-        assert node.bookie._parts.index.compacted == ranges
-        assert node.bookie.stats()["index_compactions_total"] == len(ranges)
-        await node.stop()
-
-    run_seed(1, run, deadline_seconds=3600)
+@simulated(run_seed, 1, deadline_seconds=3600)
+async def test_garbage_collection_has_the_index_compacted_after_a_pass_that_dropped_much(
+    world: World, *, after, ranges
+) -> None:
+    settings = tiny_settings()
+    collection = settings.collection.model_copy(update={"compact_index_after": after})
+    node = DiskBookie(
+        SimDisk(world.rng), world.clock, KnownMetadata(), settings.model_copy(update={"collection": collection})
+    )
+    await node.boot()
+    for ledger_id in range(1, 7):
+        await node.add(batch_of(0, ledger_id=ledger_id))
+    await node.bookie.flush()
+    node.metadata.dispositions.update(dict.fromkeys(range(2, 6), LedgerDisposition.RELEASED))
+    await node.bookie.collect()
+    assert node.bookie._parts.index.compacted == ranges
+    assert node.bookie.stats()["index_compactions_total"] == len(ranges)
+    await node.stop()

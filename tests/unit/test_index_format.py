@@ -1,11 +1,11 @@
-"""Rows of the index as bytes: what was stored comes back, anything else is refused."""
+"""The index row format: rows are decoded as encoded; anything else is refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.bookie.storage import index_format as fmt
-from tallybook.bookie.storage.entry_log_format import LOG_HEADER_BYTES
+from tallybook.bookie.storage.entry_log.format import LOG_HEADER_BYTES
+from tallybook.bookie.storage.index import format as fmt
 from tallybook.bookie.storage.location import NOWHERE_LOG_ID, IndexRow, Location
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
@@ -101,7 +101,7 @@ def test_a_row_that_cannot_be_is_damage_although_its_checksum_fits(row, field, v
         row = row._replace(**{field: value})
     else:
         row = row._replace(location=row.location._replace(**{field: value}))
-    with pytest.raises(DamagedFile, match=f"ledger {row.ledger_id} from entry {row.first_entry_id} on cannot be"):
+    with pytest.raises(DamagedFile, match=f"ledger {row.ledger_id} from entry {row.first_entry_id} on is invalid"):
         fmt.decode_row(*fmt.encode_row(row))
 
 

@@ -1,10 +1,10 @@
-"""Which Java the demo finds for Spark, and what it says where there is none that will do."""
+"""The Java that the demo chooses for Spark, and the error if there is none."""
 
 from pathlib import Path
 
 import pytest
 
-from tallybook.cli.demo_query import missing_for_spark
+from tallybook.cli.demo.query import missing_for_spark
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_java_that_is_too_old_is_named_with_what_to_do(java, version, number):
 
 
 def test_without_a_java_it_says_which_one_is_wanted(java):
-    assert missing_for_spark() == "there is no java; Spark needs Java 17 or later"
+    assert missing_for_spark() == "java is not installed; Spark needs Java 17 or later"
 
 
 def test_java_home_comes_before_the_path_as_it_does_for_spark(java, monkeypatch):
@@ -55,4 +55,4 @@ def test_a_java_that_does_not_run_or_does_not_say_what_it_is_will_not_do(java, m
     monkeypatch.setenv("JAVA_HOME", str(java("broken", "exit 3")))
     assert missing_for_spark().startswith("java does not run")
     monkeypatch.setenv("JAVA_HOME", str(java("mute", "true")))
-    assert "does not say which Java it is" in missing_for_spark()
+    assert "the version of" in missing_for_spark()

@@ -1,4 +1,4 @@
-"""The block in the making: what is copied in as it comes is what the header vouches for, also after a cut."""
+"""The open block of the journal: its header covers exactly the records copied in, also after a cut."""
 
 from array import array
 
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
-    Mark,
+    JournalMark,
     aligned,
     body_is_intact,
     decode_block_header,
     put_block_header,
 )
-from tallybook.bookie.journal.open_block import OpenBlock, Queued
+from tallybook.bookie.journal.group_commit import OpenBlock, Queued
 from tallybook.bookie.journal.records import BatchRecord, decode_records, encode_record
 from tallybook.core.limits import BLOCK_BYTES
 
@@ -45,7 +45,7 @@ def read_back(block: OpenBlock) -> list[BatchRecord]:
     put_block_header(
         block.buffer,
         instance=bytes(16),
-        mark=Mark(1, 1),
+        mark=JournalMark(1, 1),
         offset=BLOCK_BYTES,
         record_count=len(block),
         body_bytes=block.body_bytes,
@@ -61,7 +61,7 @@ def read_back(block: OpenBlock) -> list[BatchRecord]:
 
 
 def told(block: OpenBlock, queued: list[Queued]) -> None:
-    """The block tells those of these records, and counts what they cost."""
+    """The header of the block describes these records, and their size is counted."""
     assert block.on_durable == [one[3] for one in queued]
     assert block.charge_bytes == sum(one[2] for one in queued)
     if queued:

@@ -1,16 +1,16 @@
-"""The arithmetic of the ring: what is promised fits, in whatever order the blocks come."""
+"""The space accounting of the journal ring: admitted records fit, with blocks in any order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.bookie.journal.format import Geometry
-from tallybook.bookie.journal.room import SEAL_BYTES, Ring, charge_bytes
+from tallybook.bookie.journal.format import RingGeometry
+from tallybook.bookie.journal.space import SEAL_BYTES, RingSpace, charge_bytes
 from tallybook.core.limits import BLOCK_BYTES, MIB
 
 
-def ring_of(commit_blocks: int, spare_blocks: int = 0) -> Ring:
+def ring_of(commit_blocks: int, spare_blocks: int = 0) -> RingSpace:
     commit_bytes = commit_blocks * BLOCK_BYTES
-    return Ring(Geometry(2 * commit_bytes + spare_blocks * BLOCK_BYTES, 3), commit_bytes)
+    return RingSpace(RingGeometry(2 * commit_bytes + spare_blocks * BLOCK_BYTES, 3), commit_bytes)
 
 
 @given(

@@ -1,28 +1,24 @@
-"""Several journals: each ledger keeps to one of them, all are replayed, and which there are changes only when empty."""
+"""Several journals: each ledger keeps to one, all are replayed, and their list changes only when empty."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from itertools import permutations
 
 import pytest
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.journal.format import JournalMark
+from tallybook.bookie.journal.journals import JournalMarks, Journals, journal_of
 from tallybook.bookie.journal.superblock_file import read_superblock
-from tallybook.bookie.journals import Journals, Marks, journal_of
-from tallybook.core.config import AdmissionSettings
-from tallybook.core.errors import (
-    DamagedFile,
-    DiskFailed,
-    DiskFull,
-    ForeignDirectory,
-    InvalidConfig,
-    LedgerFenced,
-    NoSuchLedger,
-)
+from tallybook.core.add_kind import AddKind
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, InvalidConfig, NoSuchLedger
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.core.settings import AdmissionSettings
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from .simulated import simulated
 
 OWN = f"{ROOT}/journal"
 TWO = "/disk2/journal"
@@ -39,7 +35,20 @@ def node_of(world: World, *journals: str, disk: SimDisk | None = None) -> DiskBo
     return DiskBookie(disk or SimDisk(world.rng), world.clock, metadata, tiny_settings(journal_directories=journals))
 
 
-async def written(disk: SimDisk, path: str) -> Mark:
+def with_two(scenario: Callable[[DiskBookie, World], Awaitable[None]]) -> None:
+    """Run ``scenario`` with a bookie that has two journals."""
+
+    async def run(world: World) -> None:
+        node = node_of(world, *BOTH)
+        await node.boot()
+        await scenario(node, world)
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, run)
+
+
+async def written(disk: SimDisk, path: str) -> JournalMark:
     read = await read_superblock(disk, path)
     assert read is not None
     return read.facts.trim
@@ -61,160 +70,120 @@ def test_ledgers_are_spread_evenly_and_each_keeps_its_journal() -> None:
             assert min(shares.values()) > 0.8 * 4_000 / count, (count, ids)
 
 
-def test_every_ledger_survives_the_loss_of_power_whichever_journal_it_is_in() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        for ledger_id in range(1, 9):
-            assert (await node.add(batch_of(0, ledger_id=ledger_id))).code == 0
-            await node.bookie.write_lac(ledger_id, 0, b"")
-        await node.bookie.fence(HERE, b"")
-        await node.bookie.fence(THERE, b"")
-        await node.lose_power()
-        await node.boot()
-        for ledger_id in range(1, 9):
-            await holds(node.bookie, ledger_id, 0)
-            assert (await node.bookie.read_lac(ledger_id)).lac == 0
-            fenced = ledger_id in (HERE, THERE)
-            code = (await node.add(batch_of(1, ledger_id=ledger_id))).code
-            assert code == (LedgerFenced.wire_code if fenced else 0)
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, scenario)
+@simulated(with_two)
+async def test_j03_a_busy_journal_does_not_move_the_mark_of_a_quiet_one(node: DiskBookie, world: World) -> None:
+    assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
+    await node.bookie.flush()
+    before = await written(node.disk, OWN), await written(node.disk, TWO)
+    for entry_id in range(20):
+        assert (await node.add(batch_of(entry_id, ledger_id=HERE))).code == 0
+        await world.clock.sleep(0.1)
+    await node.bookie.flush()
+    after = await written(node.disk, OWN), await written(node.disk, TWO)
+    assert after[0] > before[0]
+    # What is taken now is below the mark of the busy journal, and above that of its own.
+    assert (await node.add(batch_of(1, ledger_id=THERE))).code == 0
+    marks = node.bookie._parts.journals.durable_marks()
+    assert after[1] < marks[1] < after[0], "the quiet journal must be behind for this to show anything"
+    await node.lose_power()
+    await node.boot()
+    await holds(node.bookie, THERE, 0, 1)
+    await holds(node.bookie, HERE, *range(20))
 
 
-def test_j03_a_busy_journal_does_not_move_the_mark_of_a_quiet_one() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
-        await node.bookie.flush()
-        before = await written(node.disk, OWN), await written(node.disk, TWO)
-        for entry_id in range(20):
-            assert (await node.add(batch_of(entry_id, ledger_id=HERE))).code == 0
-            await world.clock.sleep(0.1)
-        await node.bookie.flush()
-        after = await written(node.disk, OWN), await written(node.disk, TWO)
-        assert after[0] > before[0]
-        # What is taken now is below the mark of the busy journal, and above that of its own.
-        assert (await node.add(batch_of(1, ledger_id=THERE))).code == 0
-        marks = node.bookie._parts.journals.durable_marks()
-        assert after[1] < marks[1] < after[0], "the quiet journal must be behind for this to show anything"
-        await node.lose_power()
-        await node.boot()
-        await holds(node.bookie, THERE, 0, 1)
-        await holds(node.bookie, HERE, *range(20))
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_j24_a_journal_that_a_crash_kept_from_forgetting_brings_nothing_deleted_back(
-    monkeypatch: pytest.MonkeyPatch,
+@simulated(with_two)
+async def test_j24_a_journal_that_a_crash_kept_from_forgetting_brings_nothing_deleted_back(
+    node: DiskBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def first_one_only(self: Journals, marks: Marks) -> None:
+    async def first_one_only(self: Journals, marks: JournalMarks) -> None:
         await self.each[0].trim(marks[0])
 
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        for ledger_id in (HERE, THERE):
-            for entry_id in (2, 0, 1):
-                assert (await node.add(batch_of(entry_id, ledger_id=ledger_id), recovery=True)).code == 0
-            await node.bookie.write_lac(ledger_id, 2, b"")
-        await node.bookie.flush()
-        gone = next(ledger_id for ledger_id in range(THERE + 1, 100) if journal_of(ledger_id, 2) == 1)
-        assert (await node.add(batch_of(0, ledger_id=gone))).code == 0
-        await node.bookie.delete_ledger(gone)
-        monkeypatch.setattr(Journals, "trim", first_one_only)
-        await node.bookie.flush()
-        monkeypatch.undo()
-        await node.lose_power()
-        await node.boot()
-        for ledger_id in (HERE, THERE):
-            await holds(node.bookie, ledger_id, 0, 1, 2)
-            assert (await node.bookie.read_lac(ledger_id)).lac == 2
-        assert (await node.add(batch_of(1, ledger_id=gone), recovery=True)).code == NoSuchLedger.wire_code
-        with pytest.raises(NoSuchLedger):
-            await node.bookie.read_batches(gone, 0, 0, 1)
-        await node.stop()
-
-    run_seed(1, scenario)
+    for ledger_id in (HERE, THERE):
+        for entry_id in (2, 0, 1):
+            assert (await node.add(batch_of(entry_id, ledger_id=ledger_id), kind=AddKind.RECOVERY)).code == 0
+        await node.bookie.write_lac(ledger_id, 2, b"")
+    await node.bookie.flush()
+    gone = next(ledger_id for ledger_id in range(THERE + 1, 100) if journal_of(ledger_id, 2) == 1)
+    assert (await node.add(batch_of(0, ledger_id=gone))).code == 0
+    await node.bookie.delete_ledger(gone)
+    monkeypatch.setattr(Journals, "trim", first_one_only)
+    await node.bookie.flush()
+    monkeypatch.undo()
+    await node.lose_power()
+    await node.boot()
+    for ledger_id in (HERE, THERE):
+        await holds(node.bookie, ledger_id, 0, 1, 2)
+        assert (await node.bookie.read_lac(ledger_id)).lac == 2
+    assert (await node.add(batch_of(1, ledger_id=gone), kind=AddKind.RECOVERY)).code == NoSuchLedger.wire_code
+    with pytest.raises(NoSuchLedger):
+        await node.bookie.read_batches(gone, 0, 0, 1)
 
 
-def test_a_device_that_holds_up_one_journal_holds_up_only_its_ledgers() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
-        assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
-        node.disk.fail("write-durable", TWO, error=None, delay_seconds=0.8)
-        slow = node.add(batch_of(1, ledger_id=THERE))
-        fence = asyncio.ensure_future(node.bookie.fence(THERE, b""))
-        # Its own order is kept: the fence waits for the add before it.
-        for entry_id in range(1, 4):
-            assert (await node.add(batch_of(entry_id, ledger_id=HERE))).code == 0
-        await node.bookie.fence(HERE, b"")
-        assert not slow.done()
-        assert not fence.done()
-        assert (await slow).code == 0
-        assert (await fence).last_held == 1
-        await node.stop()
-
-    run_seed(1, scenario)
+@simulated(with_two)
+async def test_a_device_that_holds_up_one_journal_holds_up_only_its_ledgers(node: DiskBookie) -> None:
+    assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
+    assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
+    node.disk.fail("write-durable", TWO, error=None, delay_seconds=0.8)
+    slow = node.add(batch_of(1, ledger_id=THERE))
+    fence = asyncio.ensure_future(node.bookie.fence(THERE, b""))
+    # Its own order is kept: the fence waits for the add before it.
+    for entry_id in range(1, 4):
+        assert (await node.add(batch_of(entry_id, ledger_id=HERE))).code == 0
+    await node.bookie.fence(HERE, b"")
+    assert not slow.done()
+    assert not fence.done()
+    assert (await slow).code == 0
+    assert (await fence).last_held == 1
 
 
-def test_adds_are_refused_while_one_journal_is_too_old_and_taken_again_when_it_has_caught_up() -> None:
-    async def scenario(world: World) -> None:
-        settings = tiny_settings(journal_directories=BOTH, admission=AdmissionSettings(max_queue_age_ms=500))
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
-        await node.boot()
-        assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
-        node.disk.fail("write-durable", TWO, error=None, delay_seconds=5.0)
-        slow = node.add(batch_of(0, ledger_id=THERE))
-        await world.clock.sleep(1.0)
-        assert (await node.add(batch_of(1, ledger_id=HERE))).code != 0
-        assert (await slow).code == 0
-        assert (await node.add(batch_of(1, ledger_id=HERE))).code == 0
-        await node.stop()
+@simulated(run_seed, 1)
+async def test_adds_are_refused_while_one_journal_is_too_old_and_taken_again_when_it_has_caught_up(
+    world: World,
+) -> None:
+    settings = tiny_settings(journal_directories=BOTH, admission=AdmissionSettings(max_queue_age_ms=500))
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+    await node.boot()
+    assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
+    node.disk.fail("write-durable", TWO, error=None, delay_seconds=5.0)
+    slow = node.add(batch_of(0, ledger_id=THERE))
+    await world.clock.sleep(1.0)
+    assert (await node.add(batch_of(1, ledger_id=HERE))).code != 0
+    assert (await slow).code == 0
+    assert (await node.add(batch_of(1, ledger_id=HERE))).code == 0
+    await node.stop()
 
-    run_seed(1, scenario)
 
-
-def test_a_journal_that_fails_ends_the_node_and_nothing_is_acked_by_the_others_either() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        node.disk.fail("write-durable", TWO)
-        assert (await node.add(batch_of(0, ledger_id=THERE))).code == DiskFailed.wire_code
-        assert (await node.add(batch_of(0, ledger_id=HERE))).code == DiskFailed.wire_code
-        assert any("the journal failed" in failure for failure in node.failures)
-        await node.lose_power()
-
-    run_seed(1, scenario)
+@simulated(run_seed, 1)
+async def test_a_journal_that_fails_ends_the_node_and_nothing_is_acked_by_the_others_either(world: World) -> None:
+    node = node_of(world, *BOTH)
+    await node.boot()
+    node.disk.fail("write-durable", TWO)
+    assert (await node.add(batch_of(0, ledger_id=THERE))).code == DiskFailed.wire_code
+    assert (await node.add(batch_of(0, ledger_id=HERE))).code == DiskFailed.wire_code
+    assert any("the journal failed" in failure for failure in node.failures)
+    await node.lose_power()
 
 
 class Load:
     """A journal, as far as it says how busy it is."""
 
-    def __init__(self, room_bytes: int, age_seconds: float, used_fraction: float) -> None:
-        self._room_bytes = room_bytes
+    def __init__(self, space_bytes: int, age_seconds: float, used_fraction: float) -> None:
+        self._room_bytes = space_bytes
         self._age_seconds = age_seconds
         self.used_fraction = used_fraction
 
-    def room_bytes(self, *, urgent: bool = False) -> int:
+    def space_bytes(self, *, urgent: bool = False) -> int:
         return self._room_bytes + (10 if urgent else 0)
 
     def oldest_queued_age_seconds(self) -> float:
         return self._age_seconds
 
 
-def test_of_several_journals_the_one_that_is_worst_off_tells() -> None:
+def test_the_fullest_of_several_journals_decides() -> None:
     for loads in permutations([Load(50, 0.1, 0.2), Load(40, 0.3, 0.1), Load(70, 0.2, 0.9)]):
         journals = Journals(loads)  # type: ignore[arg-type]
-        assert journals.room_bytes() == 40
-        assert journals.room_bytes(urgent=True) == 50
+        assert journals.space_bytes() == 40
+        assert journals.space_bytes(urgent=True) == 50
         assert journals.oldest_queued_age_seconds() == 0.3
         assert journals.used_fraction == 0.9
 
@@ -238,141 +207,114 @@ async def test_a_journal_that_cannot_be_closed_keeps_no_other_from_it() -> None:
         assert sorted(closed) == ["one", "two"]
 
 
-def test_a_start_that_ends_between_two_journals_is_followed_by_a_life_above_both() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
+@simulated(with_two)
+async def test_a_start_that_ends_between_two_journals_is_followed_by_a_life_above_both(node: DiskBookie) -> None:
+    assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
+    assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
+    await node.kill()
+    node.disk.fail("write-durable", f"{TWO}/superblock", error=DiskFull)
+    with pytest.raises(DiskFull):
         await node.boot()
-        assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
-        assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
-        await node.kill()
-        node.disk.fail("write-durable", f"{TWO}/superblock", error=DiskFull)
-        with pytest.raises(DiskFull):
-            await node.boot()
-        node.disk.faults.clear()
-        await node.kill()
-        await node.boot()
-        assert node.bookie.incarnation.boot == 3
-        await holds(node.bookie, HERE, 0)
-        await holds(node.bookie, THERE, 0)
-        found = [await read_superblock(node.disk, path) for path in BOTH]
-        assert [read.facts.boot for read in found if read is not None] == [3, 3]
-        await node.stop()
-
-    run_seed(1, scenario)
+    node.disk.faults.clear()
+    await node.kill()
+    await node.boot()
+    assert node.bookie.incarnation.boot == 3
+    await holds(node.bookie, HERE, 0)
+    await holds(node.bookie, THERE, 0)
+    found = [await read_superblock(node.disk, path) for path in BOTH]
+    assert [read.facts.boot for read in found if read is not None] == [3, 3]
 
 
-def test_adds_go_on_although_one_ledger_fills_its_journal_again_and_again() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        taken = 0
-        for entry_id in range(60):
-            while (await node.add(batch_of(entry_id, ledger_id=HERE, payload=bytes(8 * KIB)))).code:
-                await world.clock.sleep(0.1)
-            taken += 1
-        assert taken == 60
-        assert await written(node.disk, OWN) > Mark(4, 0)
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, scenario)
+@simulated(with_two)
+async def test_adds_go_on_although_one_ledger_fills_its_journal_again_and_again(node: DiskBookie, world: World) -> None:
+    taken = 0
+    for entry_id in range(60):
+        while (await node.add(batch_of(entry_id, ledger_id=HERE, payload=bytes(8 * KIB)))).code:
+            await world.clock.sleep(0.1)
+        taken += 1
+    assert taken == 60
+    assert await written(node.disk, OWN) > JournalMark(4, 0)
 
 
 # -- which journals there are ----------------------------------------------------------------
 
 
-def test_after_a_clean_stop_journals_may_be_added_given_up_and_taken_back_and_no_life_looks_like_an_earlier_one() -> (
-    None
-):
-    async def scenario(world: World) -> None:
-        node = node_of(world)
-        boots = []
-        for number, journals in enumerate([(), BOTH, (TWO,), (THREE,), (OWN, THREE, TWO), ()]):
-            node.settings = tiny_settings(journal_directories=journals)
-            await node.boot()
-            boots.append(node.bookie.incarnation.boot)
-            for ledger_id in range(1, 6):
-                assert (await node.add(batch_of(number, ledger_id=ledger_id))).code == 0
-            await node.lose_power()
-            await node.boot()
-            boots.append(node.bookie.incarnation.boot)
-            for ledger_id in range(1, 6):
-                await holds(node.bookie, ledger_id, *range(number + 1))
-            await node.stop()
-        assert boots == list(range(1, 13))
-
-    run_seed(1, scenario)
+@simulated(run_seed, 1)
+async def test_after_a_clean_stop_journals_may_be_added_removed_and_added_back_and_no_incarnation_repeats(
+    world: World,
+) -> None:
+    node = node_of(world)
+    boots = []
+    for number, journals in enumerate([(), BOTH, (TWO,), (THREE,), (OWN, THREE, TWO), ()]):
+        node.settings = tiny_settings(journal_directories=journals)
+        await node.boot()
+        boots.append(node.bookie.incarnation.boot)
+        for ledger_id in range(1, 6):
+            assert (await node.add(batch_of(number, ledger_id=ledger_id))).code == 0
+        await node.lose_power()
+        await node.boot()
+        boots.append(node.bookie.incarnation.boot)
+        for ledger_id in range(1, 6):
+            await holds(node.bookie, ledger_id, *range(number + 1))
+        await node.stop()
+    assert boots == list(range(1, 13))
 
 
 @pytest.mark.parametrize("changed", [(OWN, TWO, THREE), (OWN,), (TWO,), (THREE, TWO), ()])
-def test_journals_that_hold_anything_are_not_changed(changed: tuple[str, ...]) -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
+@simulated(with_two)
+async def test_journals_that_hold_anything_are_not_changed(node: DiskBookie, *, changed: tuple[str, ...]) -> None:
+    assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
+    await node.lose_power()
+    node.settings = tiny_settings(journal_directories=changed)
+    with pytest.raises(InvalidConfig, match="has records that are not checkpointed"):
         await node.boot()
-        assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
-        await node.lose_power()
-        node.settings = tiny_settings(journal_directories=changed)
-        with pytest.raises(InvalidConfig, match="holds what is not checkpointed"):
-            await node.boot()
-        # Their order in the settings means nothing.
-        node.settings = tiny_settings(journal_directories=(TWO, OWN))
-        await node.boot()
-        await holds(node.bookie, THERE, 0)
-        await node.stop()
-        node.settings = tiny_settings(journal_directories=changed)
-        await node.boot()
-        await holds(node.bookie, THERE, 0)
-        await node.stop()
-
-    run_seed(1, scenario)
+    # Their order in the settings means nothing.
+    node.settings = tiny_settings(journal_directories=(TWO, OWN))
+    await node.boot()
+    await holds(node.bookie, THERE, 0)
+    await node.stop()
+    node.settings = tiny_settings(journal_directories=changed)
+    await node.boot()
+    await holds(node.bookie, THERE, 0)
 
 
 @pytest.mark.parametrize("lost", BOTH)
-def test_j13_one_of_two_journals_that_came_back_empty_is_refused_by_name(lost: str) -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
+@simulated(run_seed, 1)
+async def test_j13_one_of_two_journals_that_came_back_empty_is_refused_by_name(world: World, *, lost: str) -> None:
+    node = node_of(world, *BOTH)
+    await node.boot()
+    assert (await node.add(batch_of(0))).code == 0
+    await node.stop()
+    cookie = node.disk.peek(f"{lost}/cookie")
+    for name in await node.disk.list(lost):
+        await node.disk.unlink(f"{lost}/{name}")
+    with pytest.raises(ForeignDirectory, match=f"{lost} is missing or empty"):
         await node.boot()
-        assert (await node.add(batch_of(0))).code == 0
-        await node.stop()
-        cookie = node.disk.peek(f"{lost}/cookie")
-        for name in await node.disk.list(lost):
-            await node.disk.unlink(f"{lost}/{name}")
-        with pytest.raises(ForeignDirectory, match=f"{lost} is missing or empty"):
-            await node.boot()
-        # Nor does it help that somebody has put the cookie back.
-        await node.disk.replace_file(f"{lost}/cookie", cookie)
-        with pytest.raises(DamagedFile, match=f"the journal in {lost} is missing"):
-            await node.boot()
-
-    run_seed(1, scenario)
-
-
-def test_damage_in_one_journal_leaves_in_limbo_what_may_have_been_in_it() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world, *BOTH)
+    # Nor does it help if an operator has put the cookie back.
+    await node.disk.replace_file(f"{lost}/cookie", cookie)
+    with pytest.raises(DamagedFile, match=f"the journal in {lost} is missing"):
         await node.boot()
-        for entry_id in range(3):
-            assert (await node.add(batch_of(entry_id, ledger_id=THERE))).code == 0
-        await node.kill()
-        path = next(
-            f"{TWO}/{name}" for name in await node.disk.list(TWO) if batch_of(1)[:4] in node.disk.peek(f"{TWO}/{name}")
-        )
-        node.disk.rot.zero_sector(path, 8)
+
+
+@simulated(with_two)
+async def test_damage_in_one_journal_leaves_in_limbo_what_may_have_been_in_it(node: DiskBookie) -> None:
+    for entry_id in range(3):
+        assert (await node.add(batch_of(entry_id, ledger_id=THERE))).code == 0
+    await node.kill()
+    path = next(
+        f"{TWO}/{name}" for name in await node.disk.list(TWO) if batch_of(1)[:4] in node.disk.peek(f"{TWO}/{name}")
+    )
+    node.disk.rot.zero_sector(path, 8)
+    await node.boot()
+    assert node.bookie._parts.table.limbo.covers(THERE, 0)
+
+
+@simulated(run_seed, 1)
+async def test_a_journal_without_space_for_its_segments_is_refused_by_name(world: World) -> None:
+    node = node_of(world)
+    await node.boot()
+    await node.stop()
+    node.disk.capacity_bytes = node.disk.state.used_bytes() + 100 * KIB
+    node.settings = tiny_settings(journal_directories=BOTH)
+    with pytest.raises(DiskFull, match=f"{TWO} has [0-9]+ bytes free, {4 * 64 * KIB} are needed for the journal"):
         await node.boot()
-        assert node.bookie._parts.table.limbo.covers(THERE, 0)
-        await node.kill()
-
-    run_seed(1, scenario)
-
-
-def test_a_journal_without_room_for_its_segments_is_refused_by_name() -> None:
-    async def scenario(world: World) -> None:
-        node = node_of(world)
-        await node.boot()
-        await node.stop()
-        node.disk.capacity_bytes = node.disk.state.used_bytes() + 100 * KIB
-        node.settings = tiny_settings(journal_directories=BOTH)
-        with pytest.raises(DiskFull, match=f"{TWO} has [0-9]+ bytes free, {4 * 64 * KIB} are needed for the journal"):
-            await node.boot()
-
-    run_seed(1, scenario)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.bookie import ledger_state
-from tallybook.bookie.ledger_state import Ledger, LedgerRow
+from tallybook.bookie.ledgers import state as ledger_state
+from tallybook.bookie.ledgers.state import Ledger, LedgerRow
 from tallybook.core import batch, keys
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import InvalidArgument, InvalidBatch
-from tallybook.core.keys import SALT_BYTES, _hkdf, digest_key, key_fits, key_verifier, ledger_key, same_secret
+from tallybook.core.keys import SALT_BYTES, _hkdf, digest_key, key_matches, key_verifier, ledger_key, same_secret
 from tallybook.core.limits import KEY_BYTES, MAX_PASSWORD_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,14 +72,14 @@ def test_another_password_or_another_salt_gives_other_keys():
 def test_only_the_key_itself_fits_its_verifier():
     key = ledger_key(b"secret", SALT)
     verifier = key_verifier(key)
-    assert key_fits(key, verifier)
-    assert not key_fits(verifier, verifier)
-    assert not key_fits(key, b"")
-    assert not key_fits(b"", verifier)
+    assert key_matches(key, verifier)
+    assert not key_matches(verifier, verifier)
+    assert not key_matches(key, b"")
+    assert not key_matches(b"", verifier)
     for bit in range(8 * KEY_BYTES):
         wrong = bytearray(key)
         wrong[bit // 8] ^= 1 << bit % 8
-        assert not key_fits(bytes(wrong), verifier)
+        assert not key_matches(bytes(wrong), verifier)
 
 
 @pytest.mark.parametrize("derive", [ledger_key, digest_key])
@@ -95,7 +95,7 @@ def test_what_is_secret_is_compared_in_constant_time(monkeypatch):
     monkeypatch.setattr(keys.hmac, "compare_digest", lambda one, other: compared.append((one, other)) or False)
     verifier = key_verifier(b"k" * KEY_BYTES)
     assert not same_secret(verifier, verifier), "whether it fits is what the comparison says, and nothing else"
-    assert not key_fits(b"k" * KEY_BYTES, verifier)
+    assert not key_matches(b"k" * KEY_BYTES, verifier)
     assert compared == [(verifier, verifier)] * 2
 
 
@@ -122,4 +122,4 @@ def test_nothing_is_compared_with_what_is_secret_elsewhere():
         for file in (ROOT / folder).rglob("*.py")
         if re.search(r"compare_digest|\bfitting_key\b", file.read_text())
     }
-    assert places == {"core/keys.py", "bookie/ledger_state.py"}
+    assert places == {"core/keys.py", "bookie/ledgers/state.py"}

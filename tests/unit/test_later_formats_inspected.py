@@ -1,4 +1,4 @@
-"""What a newer Tallybook has written, looked at by ``entrylog`` and ``journal``: told apart from damage, beside it."""
+"""Files of a newer version in ``entrylog`` and ``journal``: told apart from damage."""
 
 import asyncio
 import json
@@ -14,37 +14,31 @@ from typer.testing import CliRunner
 
 from tallybook.bookie.journal import records as journal_records
 from tallybook.bookie.journal import superblock
-from tallybook.bookie.journal.inspect import every_block, inspect_journal, live_blocks
-from tallybook.bookie.journal.journal import Journal
-from tallybook.bookie.journal.records import BatchRecord, DeleteRecord, Record
-from tallybook.bookie.storage import entry_log_format, entry_log_lengths
-from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import log_name
-from tallybook.bookie.storage.entry_log_walk import Damage
-from tallybook.bookie.storage.inspect_entry_log import (
-    FoundLog,
-    LaterFormat,
-    inspect_entry_log,
-    lost_bytes,
-    verify_entry_log,
-)
+from tallybook.bookie.journal.inspect import every_block, inspect_journal
+from tallybook.bookie.journal.records import BatchRecord, DeleteRecord
+from tallybook.bookie.storage.entry_log import format as entry_log_format
+from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
+from tallybook.bookie.storage.entry_log.format import log_name
+from tallybook.bookie.storage.entry_log.inspect import LaterFormat, inspect_entry_log, lost_bytes, verify_entry_log
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
+from tallybook.bookie.storage.entry_log.scan import LogDamage
 from tallybook.bookie.storage.location import Location
-from tallybook.cli import entrylog, journal
+from tallybook.cli.commands import entrylog, journal
 from tallybook.cli.exits import Exit, exit_code
 from tallybook.core import batch as batch_format
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import JournalSettings, StorageSettings
 from tallybook.core.errors import TallybookError
-from tallybook.core.limits import BLOCK_BYTES, KIB
+from tallybook.core.limits import BLOCK_BYTES
+from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_once
-from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import SimDisk
+
+from .simulated import simulated
+from .test_journal_inspect import simulate, write
 
 HOME = "/b/ledgers"
 UUID = uuid.UUID(int=3)
 NEEDED = "a newer one has written it, and is needed"
-SETTINGS = JournalSettings(segment_bytes=16 * KIB, segment_count=3, max_commit_bytes=8 * KIB)
 
 
 def path(log_id: int) -> str:
@@ -68,26 +62,15 @@ def newer(monkeypatch) -> Callable[..., AbstractContextManager[None]]:
     return begun
 
 
-class Logs:
-    """Entry logs that are written stretch by stretch."""
+async def open_logs(disk: SimDisk) -> EntryLogs:
+    await disk.make_directory(HOME)
+    return await EntryLogs.open(disk, [HOME], str(UUID), StorageSettings(), RealClock())
 
-    def __init__(self, disk: SimDisk) -> None:
-        self.disk = disk
-        self._logs: EntryLogs | None = None
 
-    async def open(self) -> None:
-        self._logs = await EntryLogs.open(self.disk, [HOME], str(UUID), StorageSettings(), RealClock())
-
-    async def stretch(self, *batches: bytes) -> list[Location]:
-        if self._logs is None:
-            await self.disk.make_directory(HOME)
-            await self.open()
-        written = await self._logs.append(batches)
-        await self._logs.sync()
-        return written
-
-    async def finish(self) -> None:
-        await self._logs.close()
+async def stretch(logs: EntryLogs, *batches: bytes) -> list[Location]:
+    written = await logs.append(batches)
+    await logs.sync()
+    return written
 
 
 # --- entry logs -------------------------------------------------------------------------------------------------------
@@ -95,12 +78,12 @@ class Logs:
 
 async def test_a_batch_of_a_later_format_is_no_damage_and_the_others_are_checked(newer):
     disk = SimDisk()
-    logs = Logs(disk)
-    await logs.stretch(batch(7, 0))
+    logs = await open_logs(disk)
+    await stretch(logs, batch(7, 0))
     with newer(batch_format):
-        [location] = await logs.stretch(batch(7, 3))
-    last = await logs.stretch(batch(7, 6), batch(8, 0))
-    await logs.finish()
+        [location] = await stretch(logs, batch(7, 3))
+    last = await stretch(logs, batch(7, 6), batch(8, 0))
+    await logs.close()
     report = await verify_entry_log(disk, path(1))
     assert (report.damage, report.torn, report.finished, report.batches) == ([], [], True, 3)
     [found] = report.later
@@ -115,13 +98,13 @@ async def test_a_batch_of_a_later_format_is_no_damage_and_the_others_are_checked
     assert (len(report.damage), report.later) == (2, []), "with a flipped bit it is no later format"
 
 
-async def test_damage_before_a_part_of_a_later_format_is_told_as_well(newer):
+async def test_damage_before_a_part_of_a_later_format_is_reported_as_well(newer):
     disk = SimDisk()
-    logs = Logs(disk)
-    [first] = await logs.stretch(batch(7, 0))
-    [second] = await logs.stretch(batch(7, 3))
+    logs = await open_logs(disk)
+    [first] = await stretch(logs, batch(7, 0))
+    [second] = await stretch(logs, batch(7, 3))
     with newer(entry_log_format):
-        [third] = await logs.stretch(batch(7, 6))
+        [third] = await stretch(logs, batch(7, 6))
     disk.rot.flip_bit(path(1), first.offset + 70)
     report = await verify_entry_log(disk, path(1))
     assert [each.offset for each in report.damage] == [first.offset]
@@ -131,31 +114,16 @@ async def test_damage_before_a_part_of_a_later_format_is_told_as_well(newer):
     cut = second.offset // BLOCK_BYTES * BLOCK_BYTES
     disk.rot.overwrite(path(1), cut, bytes(64))
     *_, damage, later = [each async for each in inspect_entry_log(disk, path(1))]
-    assert (type(damage), damage.offset, damage.size) == (Damage, cut, head - cut), "it ends where that begins"
+    assert (type(damage), damage.offset, damage.size) == (LogDamage, cut, head - cut), "it ends where that begins"
     assert (type(later), later.offset) == (LaterFormat, head)
-
-
-async def test_a_log_of_a_later_format_is_named_and_measured_and_nothing_else(newer):
-    disk = SimDisk()
-    logs = Logs(disk)
-    with newer(entry_log_format):
-        await logs.stretch(batch(7, 0))
-        await logs.finish()
-    size = len(disk.peek(path(1)))
-    assert [type(each) for each in [each async for each in inspect_entry_log(disk, path(1))]] == [FoundLog, LaterFormat]
-    report = await verify_entry_log(disk, path(1))
-    assert (report.log_id, report.size, report.damage, report.torn, report.batches) == (1, size, [], [], 0)
-    known = entry_log_format.VERSION
-    [found] = report.later
-    assert found.what == f"{path(1)} is of format {known + 1}, this Tallybook knows {known}: {NEEDED}"
 
 
 async def test_a_note_of_lengths_of_a_later_format_is_no_loss(newer):
     disk = SimDisk()
-    logs = Logs(disk)
+    logs = await open_logs(disk)
     with newer(entry_log_lengths, "_VERSION"):
-        await logs.stretch(batch(7, 0))
-        await logs.finish()
+        await stretch(logs, batch(7, 0))
+        await logs.close()
     [found] = await lost_bytes(disk, HOME)
     assert isinstance(found, LaterFormat)
     assert NEEDED in found.what
@@ -164,62 +132,27 @@ async def test_a_note_of_lengths_of_a_later_format_is_no_loss(newer):
 # --- journals ---------------------------------------------------------------------------------------------------------
 
 
-def simulate(scenario: Callable[[], Any]) -> None:
-    async def world(_world: World) -> None:
-        await scenario()
-
-    run_once(1, world)
-
-
-async def write(disk: SimDisk, *commits: list[Record], directory: str = "/journal") -> None:
-    def unexpected(*what: object) -> None:
-        raise AssertionError(what)
-
-    recovered = await Journal.recover(disk, directory, SETTINGS, SeededRng(1))
-    written = await recovered.start(SimClock(), Tasks("test", unexpected), unexpected)
-    for records in commits:
-        for record in records:
-            written.append(record, lambda: None)
-        assert await written.drained(1.0)
-    await written.close(clean=False)
-
-
-def test_a_batch_of_a_later_format_in_a_journal_is_no_problem_of_its_record(newer):
-    async def scenario() -> None:
-        disk = SimDisk(SeededRng(1))
-        with newer(batch_format):
-            later = batch(7, 0)
-        await write(disk, [BatchRecord(later), BatchRecord(batch(7, 3))])
-        view = await inspect_journal(disk, "/journal")
-        [block] = [block async for block in live_blocks(disk, view)]
-        assert [record.problem for record in block.records] == ["", ""]
-        assert [NEEDED in record.later_format for record in block.records] == [True, False]
-
-    simulate(scenario)
-
-
-def test_a_record_of_a_later_kind_in_an_old_block_is_no_damage_of_the_block(monkeypatch):
-    async def scenario() -> None:
-        disk = SimDisk(SeededRng(1))
-        await write(disk, [DeleteRecord(1)])
-        view = await inspect_journal(disk, "/journal")
-        monkeypatch.setattr(journal_records, "NEWEST_KIND", journal_records.KIND_DELETE - 1)
-        [block] = [block async for block in every_block(disk, view)]
-        assert (block.problem, block.records) == ("", ())
-        assert NEEDED in block.later_format
-
-    simulate(scenario)
+@simulated(simulate)
+async def test_a_record_of_a_later_kind_in_an_old_block_is_no_damage_of_the_block(
+    disk: SimDisk, *, monkeypatch
+) -> None:
+    await write(disk, [DeleteRecord(1)])
+    view = await inspect_journal(disk, "/journal")
+    monkeypatch.setattr(journal_records, "NEWEST_KIND", journal_records.KIND_DELETE - 1)
+    [block] = [block async for block in every_block(disk, view)]
+    assert (block.problem, block.records) == ("", ())
+    assert NEEDED in block.later_format
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     lines: list[Any]
-    """What it told."""
+    """The output of the command."""
     error: str
 
 
@@ -244,17 +177,17 @@ def command(monkeypatch) -> Callable[..., Ended]:
 
 async def two_logs(disk: SimDisk, newer: Callable[..., Any]) -> Location:
     """One that can be read, and one of a later format behind it; where the batch of the former is."""
-    logs = Logs(disk)
-    [location] = await logs.stretch(batch(7, 0))
-    await logs.finish()
-    await logs.open()
+    logs = await open_logs(disk)
+    [location] = await stretch(logs, batch(7, 0))
+    await logs.close()
+    logs = await open_logs(disk)
     with newer(entry_log_format):
-        await logs.stretch(batch(7, 3))
-        await logs.finish()
+        await stretch(logs, batch(7, 3))
+        await logs.close()
     return location
 
 
-def test_entrylog_verify_tells_of_every_log_and_ends_with_6_unless_something_is_damaged(newer, command):
+def test_entrylog_verify_reports_every_log_and_ends_with_6_unless_something_is_damaged(newer, command):
     disk = SimDisk()
     location = asyncio.run(two_logs(disk, newer))
     code, [told], error = command(entrylog, disk, HOME)
@@ -276,22 +209,24 @@ def test_entrylog_dump_shows_every_log_and_ends_with_6_where_one_is_of_a_later_f
     assert told[-1]["problem"] == error
 
 
-def two_journals(disk: SimDisk, newer: Callable[..., Any]) -> None:
-    """One whose superblock is of a later format, and one with a batch that is, beside one that is not."""
+def two_journals(newer: Callable[..., Any]) -> SimDisk:
+    """A journal whose superblock has a later format, and one with batches of a later and of the present format."""
+    disks = []
 
-    async def scenario() -> None:
+    async def scenario(disk: SimDisk) -> None:
         with newer(superblock):
             await write(disk, [DeleteRecord(1)], directory="/b/one")
         with newer(batch_format):
             later = batch(7, 0)
         await write(disk, [BatchRecord(later), BatchRecord(batch(7, 3))], [DeleteRecord(2)], directory="/b/two")
+        disks.append(disk)
 
     simulate(scenario)
+    return disks[0]
 
 
-def test_journal_verify_tells_of_every_journal_and_ends_with_6_unless_something_is_damaged(newer, command):
-    disk = SimDisk(SeededRng(1))
-    two_journals(disk, newer)
+def test_journal_verify_reports_every_journal_and_ends_with_6_unless_something_is_damaged(newer, command):
+    disk = two_journals(newer)
     code, [first, second], error = command(journal, disk, "/b/one", "/b/two")
     assert code == Exit.STORAGE
     assert first == {"directory": "/b/one", "damage": [], "later_format": first["later_format"]}
@@ -307,8 +242,7 @@ def test_journal_verify_tells_of_every_journal_and_ends_with_6_unless_something_
 
 
 def test_journal_dump_shows_every_journal_and_ends_with_6_where_some_is_of_a_later_format(newer, command):
-    disk = SimDisk(SeededRng(1))
-    two_journals(disk, newer)
+    disk = two_journals(newer)
     code, told, error = command(journal, disk, "/b/one", "/b/two", name="dump")
     assert code == Exit.STORAGE
     assert [line["kind"] for line in told] == ["batch", "batch", "delete"]

@@ -1,4 +1,4 @@
-"""One leader among several candidates: who takes over and when, and that two never work at once while clocks agree."""
+"""Leader election: who takes over and when; two never work at once while clocks agree."""
 
 import asyncio
 import json
@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 import pytest
 
 from tallybook.core.errors import Conflict, DamagedFile, InvalidArgument, InvariantViolation, MetadataUnavailable
-from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
-from tallybook.metadata.leader import LONGEST_LOOK_SECONDS, WORKING_PART, Leadership
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.runtime.deterministic import run_seed
+from tallybook.metadata.records.leader import MAX_POLL_SECONDS, WORK_SHARE, Leadership
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
+from tallybook.sim.deterministic import run_seed
+
+from .simulated import simulated
 
 LEASE = 9.0
 RECORD = "archive/leader"
 
 
 class Process:
-    """What one candidate has of the world: a clock, and a way to the store, both of which may stop."""
+    """The environment of a candidate: a clock, and a connection to the store, both of which may stop."""
 
     def __init__(self, world, store) -> None:
         self._world = world
@@ -29,6 +31,7 @@ class Process:
         self._frozen_at = 0.0
         self._stood_still = 0.0
         self.cut = False
+        self.task: asyncio.Task | None = None
         self.seconds_there = self.seconds_back = 0.01
 
     def freeze(self) -> None:
@@ -67,7 +70,7 @@ class Process:
 
 @dataclass
 class Stage:
-    """Candidates, who of them is at work, and since when."""
+    """Candidates, and which of them work since when."""
 
     world: object
     shared: MemoryMetadata = field(default_factory=lambda: MemoryMetadata(SeededRng(1)))
@@ -75,12 +78,19 @@ class Stage:
     began: list[tuple[str, float]] = field(default_factory=list)
     ended: list[tuple[str, float]] = field(default_factory=list)
     together: list[tuple[str, ...]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
 
-    def candidate(self, name, *, store=None, lease=LEASE, takes_to_end=0.0) -> tuple[asyncio.Task, Process]:
+    def candidate(self, name, *, store=None, lease=LEASE, takes_to_end=0.0) -> Process:
         process = Process(self.world, store or self.shared.client().store)
         leadership = Leadership(process, process, SeededRng(name), record=RECORD, lease_s=lease)
-        task = asyncio.ensure_future(leadership.lead(lambda: self.work(name, takes_to_end)))
-        return task, process
+        process.task = asyncio.ensure_future(leadership.lead(lambda: self.work(name, takes_to_end)))
+        self.processes.append(process)
+        return process
+
+    async def leader_and_other(self, **of_the_leader) -> tuple[Process, Process]:
+        one = self.candidate("one", **of_the_leader)
+        await self.leads("one")
+        return one, self.candidate("other")
 
     async def work(self, name: str, takes_to_end: float) -> None:
         now = self.world.clock.monotonic
@@ -93,7 +103,7 @@ class Stage:
         finally:
             try:
                 await self.world.clock.sleep(takes_to_end)
-            finally:  # of which whoever is told twice to stop is not spared
+            finally:  # runs also on a second cancellation
                 self.at_work.remove(name)
                 self.ended.append((name, now()))
 
@@ -112,17 +122,19 @@ class Stage:
         return json.loads(found.value)["holder"]
 
 
-async def stop(*tasks: asyncio.Task) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def stop(*processes: Process) -> None:
+    for process in processes:
+        process.task.cancel()
+    await asyncio.gather(*(process.task for process in processes), return_exceptions=True)
 
 
 def play(scenario) -> None:
     """Run ``scenario(stage)`` in simulated time."""
 
     async def whole(world) -> None:
-        await scenario(Stage(world))
+        stage = Stage(world)
+        await scenario(stage)
+        await stop(*stage.processes)
 
     run_seed(1, whole)
 
@@ -130,167 +142,114 @@ def play(scenario) -> None:
 # --- one after the other ----------------------------------------------------------------------------------------------
 
 
-def test_one_of_two_leads_for_as_long_as_it_likes():
-    async def scenario(stage: Stage) -> None:
-        one, _ = stage.candidate("one")
-        await stage.leads("one")
-        other, _ = stage.candidate("other")
-        await stage.world.clock.sleep(50 * LEASE)
-        assert stage.began == [("one", stage.began[0][1])]
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_one_of_two_leads_for_as_long_as_it_likes(stage: Stage) -> None:
+    await stage.leader_and_other()
+    await stage.world.clock.sleep(50 * LEASE)
+    assert stage.began == [("one", stage.began[0][1])]
 
 
-def test_of_candidates_that_begin_together_one_leads():
-    async def scenario(stage: Stage) -> None:
-        tasks = [stage.candidate(f"c{n}")[0] for n in range(5)]
-        await stage.world.clock.sleep(2 * LEASE)
-        assert len(stage.at_work) == len(stage.began) == 1
-        await stop(*tasks)
-        assert stage.together == []
-
-    play(scenario)
+@simulated(play)
+async def test_of_candidates_that_begin_together_one_leads(stage: Stage) -> None:
+    for n in range(5):
+        stage.candidate(f"c{n}")
+    await stage.world.clock.sleep(2 * LEASE)
+    assert len(stage.at_work) == len(stage.began) == 1
+    assert stage.together == []
 
 
-def test_who_resigns_is_followed_at_the_next_look():
-    async def scenario(stage: Stage) -> None:
-        one, _ = stage.candidate("one", takes_to_end=2 * LEASE)
-        await stage.leads("one")
-        other, _ = stage.candidate("other")
-        await stage.world.clock.sleep(LEASE)
-        await stop(one)
-        resigned = stage.ended[0][1]
-        await stage.leads("other", LONGEST_LOOK_SECONDS + 0.5)
-        assert 0 < stage.began[1][1] - resigned < LONGEST_LOOK_SECONDS + 0.1
-        assert stage.together == []
-        await stop(other)
-        assert await stage.holder() is None
-
-    play(scenario)
+@simulated(play)
+async def test_a_leader_that_resigns_is_followed_at_the_next_poll(stage: Stage) -> None:
+    one, other = await stage.leader_and_other(takes_to_end=2 * LEASE)
+    await stage.world.clock.sleep(LEASE)
+    await stop(one)
+    resigned = stage.ended[0][1]
+    await stage.leads("other", MAX_POLL_SECONDS + 0.5)
+    assert 0 < stage.began[1][1] - resigned < MAX_POLL_SECONDS + 0.1
+    assert stage.together == []
+    await stop(other)
+    assert await stage.holder() is None
 
 
 @pytest.mark.parametrize("after", [n / 20 for n in range(60, 90)])
-def test_whoever_leaves_while_a_renewal_is_under_way_still_resigns(after):
-    async def scenario(stage: Stage) -> None:
-        one, process = stage.candidate("one")
-        await stage.leads("one")
-        process.seconds_there = process.seconds_back = 0.3
-        await stage.world.clock.sleep(after)
-        await stop(one)
-        assert await stage.holder() is None
-
-    play(scenario)
+@simulated(play)
+async def test_a_leader_that_leaves_during_a_renewal_still_resigns(stage: Stage, *, after) -> None:
+    process = stage.candidate("one")
+    await stage.leads("one")
+    process.seconds_there = process.seconds_back = 0.3
+    await stage.world.clock.sleep(after)
+    await stop(process)
+    assert await stage.holder() is None
 
 
-def test_a_leader_that_is_cut_off_stops_before_another_one_begins():
-    async def scenario(stage: Stage) -> None:
-        one, process = stage.candidate("one", takes_to_end=(1 - WORKING_PART) * LEASE)
-        await stage.leads("one")
-        other, _ = stage.candidate("other")
-        await stage.world.clock.sleep(2 * LEASE)
-        cut_at = stage.world.clock.monotonic()
-        process.cut = True
-        await stage.until(lambda: stage.began[-1][0] == "other", 2 * LEASE)
-        assert stage.together == []
-        assert stage.ended[0][1] - cut_at <= LEASE
-        assert LEASE / 2 < stage.began[-1][1] - cut_at < LEASE + 2
-        process.cut = False
-        await stage.world.clock.sleep(5 * LEASE)
-        assert [name for name, _ in stage.began] == ["one", "other"]
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_a_leader_that_is_cut_off_stops_before_another_one_begins(stage: Stage) -> None:
+    process, _ = await stage.leader_and_other(takes_to_end=(1 - WORK_SHARE) * LEASE)
+    await stage.world.clock.sleep(2 * LEASE)
+    cut_at = stage.world.clock.monotonic()
+    process.cut = True
+    await stage.until(lambda: stage.began[-1][0] == "other", 2 * LEASE)
+    assert stage.together == []
+    assert stage.ended[0][1] - cut_at <= LEASE
+    assert LEASE / 2 < stage.began[-1][1] - cut_at < LEASE + 2
+    process.cut = False
+    await stage.world.clock.sleep(5 * LEASE)
+    assert [name for name, _ in stage.began] == ["one", "other"]
 
 
-def test_a_leader_whose_store_is_away_for_a_moment_goes_on():
-    async def scenario(stage: Stage) -> None:
-        one, process = stage.candidate("one")
-        other, _ = stage.candidate("other")
-        await stage.until(lambda: bool(stage.at_work), 1)
-        await stage.world.clock.sleep(LEASE / 3 - 0.2)
-        process.cut = True
-        await stage.world.clock.sleep(1)
-        process.cut = False
-        await stage.world.clock.sleep(5 * LEASE)
-        assert [name for name, _ in stage.began] == stage.at_work
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_a_leader_whose_store_is_away_for_a_moment_goes_on(stage: Stage) -> None:
+    process = stage.candidate("one")
+    stage.candidate("other")
+    await stage.until(lambda: bool(stage.at_work), 1)
+    await stage.world.clock.sleep(LEASE / 3 - 0.2)
+    process.cut = True
+    await stage.world.clock.sleep(1)
+    process.cut = False
+    await stage.world.clock.sleep(5 * LEASE)
+    assert [name for name, _ in stage.began] == stage.at_work
 
 
-def test_when_the_store_is_away_for_all_nobody_works_and_then_one_does():
-    async def scenario(stage: Stage) -> None:
-        candidates = [stage.candidate(name) for name in ("one", "other")]
-        await stage.until(lambda: bool(stage.at_work), 1)
-        for _, process in candidates:
-            process.cut = True
-        await stage.world.clock.sleep(LEASE)
-        assert stage.at_work == []
-        await stage.world.clock.sleep(10 * LEASE)
-        for _, process in candidates:
-            process.cut = False
-        await stage.until(lambda: len(stage.at_work) == 1, LEASE + 7)
-        assert stage.together == []
-        await stop(*(task for task, _ in candidates))
-
-    play(scenario)
-
-
-def test_a_shorter_lease_of_ones_own_does_not_cut_that_of_another_short():
-    async def scenario(stage: Stage) -> None:
-        one, process = stage.candidate("one", lease=6 * LEASE)
-        await stage.leads("one")
-        other, _ = stage.candidate("other", lease=LEASE)
-        await stage.world.clock.sleep(12 * LEASE)
-        process.cut = True
-        await stage.leads("other", 8 * LEASE)
-        assert stage.together == []
-        assert len(stage.began) == 2
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_a_shorter_lease_of_ones_own_does_not_cut_that_of_another_short(stage: Stage) -> None:
+    process = stage.candidate("one", lease=6 * LEASE)
+    await stage.leads("one")
+    stage.candidate("other", lease=LEASE)
+    await stage.world.clock.sleep(12 * LEASE)
+    process.cut = True
+    await stage.leads("other", 8 * LEASE)
+    assert stage.together == []
+    assert len(stage.began) == 2
 
 
 # --- processes that are held up ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clock_stood_still", [False, True])
-def test_a_leader_that_was_stopped_is_out_at_its_next_renewal(clock_stood_still):
-    # Nobody can help that it believes to lead until then: why no promise rests on it.
-    async def scenario(stage: Stage) -> None:
-        one, process = stage.candidate("one")
-        await stage.leads("one")
-        other, _ = stage.candidate("other")
-        await stage.world.clock.sleep(LEASE)
-        process.freeze()
-        await stage.until(lambda: stage.began[-1][0] == "other", 2 * LEASE)
-        await stage.world.clock.sleep(3 * LEASE)
-        process.thaw(clock_stood_still=clock_stood_still)
-        await stage.leads("other", LEASE / 3 + 0.2)
-        await stage.world.clock.sleep(5 * LEASE)
-        assert [name for name, _ in stage.began] == ["one", "other"]
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_a_leader_that_was_stopped_is_out_at_its_next_renewal(stage: Stage, *, clock_stood_still) -> None:
+    process, _ = await stage.leader_and_other()
+    await stage.world.clock.sleep(LEASE)
+    process.freeze()
+    await stage.until(lambda: stage.began[-1][0] == "other", 2 * LEASE)
+    await stage.world.clock.sleep(3 * LEASE)
+    process.thaw(clock_stood_still=clock_stood_still)
+    await stage.leads("other", LEASE / 3 + 0.2)
+    await stage.world.clock.sleep(5 * LEASE)
+    assert [name for name, _ in stage.began] == ["one", "other"]
 
 
 @pytest.mark.parametrize("seconds", [LEASE, 3600.0])
-def test_a_candidate_that_was_stopped_does_not_take_its_absence_for_the_leaders(seconds):
-    async def scenario(stage: Stage) -> None:
-        one, _ = stage.candidate("one")
-        await stage.leads("one")
-        other, process = stage.candidate("other")
-        await stage.world.clock.sleep(LEASE / 2)
-        process.freeze()
-        await stage.world.clock.sleep(seconds)
-        process.thaw()
-        await stage.world.clock.sleep(3 * LEASE)
-        assert stage.at_work == ["one"]
-        assert len(stage.began) == 1
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_a_candidate_that_was_stopped_does_not_take_its_absence_for_the_leaders(stage: Stage, *, seconds) -> None:
+    _, process = await stage.leader_and_other()
+    await stage.world.clock.sleep(LEASE / 2)
+    process.freeze()
+    await stage.world.clock.sleep(seconds)
+    process.thaw()
+    await stage.world.clock.sleep(3 * LEASE)
+    assert stage.at_work == ["one"]
+    assert len(stage.began) == 1
 
 
 # --- answers that get lost --------------------------------------------------------------------------------------------
@@ -300,41 +259,36 @@ LOST = [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE]
 
 @pytest.mark.parametrize("fault", LOST)
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_an_answer_that_gets_lost_costs_nobody_the_lead(fault, before):
-    async def scenario(stage: Stage) -> None:
-        faults = Script([])
-        store = FaultyStore(stage.shared.client().store, faults, stage.world.clock)
-        one, _ = stage.candidate("one", store=store)
-        if before:
-            await stage.leads("one")
-            await stage.world.clock.sleep((before - 1) * LEASE / 3)
-        faults._steps += [("write_record", fault)] * 2
-        await stage.leads("one", 3)
-        other, _ = stage.candidate("other")
-        await stage.world.clock.sleep(5 * LEASE)
-        assert faults.finished
-        assert [name for name, _ in stage.began] == ["one"]
-        await stop(one, other)
-
-    play(scenario)
+@simulated(play)
+async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, fault, before) -> None:
+    faults = Script([])
+    store = FaultyStore(stage.shared.client().store, faults, stage.world.clock)
+    stage.candidate("one", store=store)
+    if before:
+        await stage.leads("one")
+        await stage.world.clock.sleep((before - 1) * LEASE / 3)
+    faults._steps += [("write_record", fault)] * 2
+    await stage.leads("one", 3)
+    stage.candidate("other")
+    await stage.world.clock.sleep(5 * LEASE)
+    assert faults.finished
+    assert [name for name, _ in stage.began] == ["one"]
 
 
 @pytest.mark.parametrize("fault", LOST)
-def test_whoever_resigns_settles_a_lost_answer(fault):
-    async def scenario(stage: Stage) -> None:
-        faults = Script([])
-        one, _ = stage.candidate("one", store=FaultyStore(stage.shared.client().store, faults, stage.world.clock))
-        await stage.leads("one")
-        faults._steps.append(("write_record", fault))
-        await stop(one)
-        assert faults.finished
-        assert await stage.holder() is None
-
-    play(scenario)
+@simulated(play)
+async def test_a_resigning_leader_settles_a_lost_answer(stage: Stage, *, fault) -> None:
+    faults = Script([])
+    one = stage.candidate("one", store=FaultyStore(stage.shared.client().store, faults, stage.world.clock))
+    await stage.leads("one")
+    faults._steps.append(("write_record", fault))
+    await stop(one)
+    assert faults.finished
+    assert await stage.holder() is None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_gets_lost_two_never_work_at_once_and_in_the_end_one_does(seed):
+def test_two_never_work_at_once_despite_lost_answers_and_in_the_end_one_does(seed):
     async def scenario(world) -> None:
         stage, rates = Stage(world), {}
         rates.update(dict.fromkeys(LOST, 0.12) | {Fault.UNAVAILABLE: 0.15})
@@ -350,9 +304,9 @@ def test_whatever_gets_lost_two_never_work_at_once_and_in_the_end_one_does(seed)
         for n in range(3, 60):
             await world.clock.sleep(world.rng.random() * LEASE)
             name = sorted(candidates)[world.rng.randint(0, len(candidates) - 1)]
-            task, process = candidates[name]
+            process = candidates[name]
             if world.rng.random() < 0.3:
-                await stop(task)
+                await stop(process)
                 del candidates[name]
                 begin(f"c{n}")
             else:
@@ -361,10 +315,10 @@ def test_whatever_gets_lost_two_never_work_at_once_and_in_the_end_one_does(seed)
         assert stage.together == []
         assert len(stage.began) > 5
         rates.clear()
-        for _, process in candidates.values():
+        for process in candidates.values():
             process.cut = False
         await stage.until(lambda: len(stage.at_work) == 1, 2 * LEASE)
-        await stop(*(task for task, _ in candidates.values()))
+        await stop(*candidates.values())
         assert stage.at_work == []
 
     run_seed(seed, scenario)
@@ -373,24 +327,20 @@ def test_whatever_gets_lost_two_never_work_at_once_and_in_the_end_one_does(seed)
 # --- work that ends ---------------------------------------------------------------------------------------------------
 
 
-def test_work_that_ends_by_itself_ends_the_lead():
-    async def scenario(stage: Stage) -> None:
-        leadership = Leadership(
-            stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE
-        )
-        done = []
+@simulated(play)
+async def test_work_that_ends_by_itself_ends_the_lead(stage: Stage) -> None:
+    leadership = Leadership(stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE)
+    done = []
 
-        async def work() -> None:
-            await stage.world.clock.sleep(2 * LEASE)
-            done.append(await stage.holder())
+    async def work() -> None:
+        await stage.world.clock.sleep(2 * LEASE)
+        done.append(await stage.holder())
 
-        await leadership.lead(work)
-        assert done[0] is not None
-        assert await stage.holder() is None
-        await leadership.lead(work)
-        assert len(done) == 2
-
-    play(scenario)
+    await leadership.lead(work)
+    assert done[0] is not None
+    assert await stage.holder() is None
+    await leadership.lead(work)
+    assert len(done) == 2
 
 
 def once(stage: Stage, *, lease: float = LEASE) -> tuple[Process, Leadership]:
@@ -398,84 +348,73 @@ def once(stage: Stage, *, lease: float = LEASE) -> tuple[Process, Leadership]:
     return process, Leadership(process, process, SeededRng("once"), record=RECORD, lease_s=lease)
 
 
-def test_work_that_is_done_once_waits_for_one_that_died_for_as_long_as_its_lease_was():
-    async def scenario(stage: Stage) -> None:
-        dead = json.dumps({"format": 1, "holder": "dead", "lease_ms": round(6_000 * LEASE)}).encode()
-        await stage.shared.client().store.write_record(RECORD, dead, None)
-        done = []
+@simulated(play)
+async def test_work_that_is_done_once_waits_for_one_that_died_for_as_long_as_its_lease_was(stage: Stage) -> None:
+    dead = json.dumps({"format": 1, "holder": "dead", "lease_ms": round(6_000 * LEASE)}).encode()
+    await stage.shared.client().store.write_record(RECORD, dead, None)
+    done = []
 
-        async def work() -> None:
-            done.append(stage.world.clock.monotonic())
+    async def work() -> None:
+        done.append(stage.world.clock.monotonic())
 
-        _, leadership = once(stage)
-        await leadership.lead_once(work, busy="another one leads")
-        assert 6 * LEASE <= done[0] <= 7 * LEASE
-
-    play(scenario)
+    _, leadership = once(stage)
+    await leadership.lead_once(work, busy="another one leads")
+    assert 6 * LEASE <= done[0] <= 7 * LEASE
 
 
-def test_work_that_is_done_once_waits_anew_but_not_for_ever_where_another_one_takes_the_lead_from_it():
-    async def scenario(stage: Stage) -> None:
-        process, leadership = once(stage)
-        begun, clock = [], stage.world.clock
+@simulated(play)
+async def test_work_that_is_done_once_waits_anew_but_not_for_ever_where_another_one_takes_the_lead_from_it(
+    stage: Stage,
+) -> None:
+    process, leadership = once(stage)
+    begun, clock = [], stage.world.clock
 
-        async def work() -> None:
-            begun.append(clock.monotonic())
-            await clock.sleep(1_000)
+    async def work() -> None:
+        begun.append(clock.monotonic())
+        await clock.sleep(1_000)
 
-        doing = asyncio.ensure_future(leadership.lead_once(work, busy="another one leads"))
-        await stage.until(lambda: bool(begun), 1)
-        process.cut = True
-        other, _ = stage.candidate("other")
-        await stage.leads("other", 3 * LEASE)
-        process.cut = False
-        since = clock.monotonic()
-        with pytest.raises(Conflict, match="another one leads"):
-            await doing
-        assert clock.monotonic() - since <= 3 * LEASE
-        assert len(begun) == 1
-        await stop(other)
-
-    play(scenario)
-
-
-def test_work_that_is_done_once_says_that_the_store_is_away_and_blames_no_other():
-    async def scenario(stage: Stage) -> None:
-        process, leadership = once(stage)
-        process.cut = True
-        with pytest.raises(MetadataUnavailable, match="archive/leader: it is not known who leads: "):
-            await leadership.lead_once(asyncio.Event().wait, busy="another one leads")
-        assert stage.world.clock.monotonic() <= 3 * LEASE
-
-    play(scenario)
+    doing = asyncio.ensure_future(leadership.lead_once(work, busy="another one leads"))
+    await stage.until(lambda: bool(begun), 1)
+    process.cut = True
+    stage.candidate("other")
+    await stage.leads("other", 3 * LEASE)
+    process.cut = False
+    since = clock.monotonic()
+    with pytest.raises(Conflict, match="another one leads"):
+        await doing
+    assert clock.monotonic() - since <= 3 * LEASE
+    assert len(begun) == 1
 
 
-def test_the_error_of_the_work_ends_the_lead():
-    async def scenario(stage: Stage) -> None:
-        async def work() -> None:
-            raise InvariantViolation("this cannot be")
+@simulated(play)
+async def test_work_that_is_done_once_says_that_the_store_is_away_and_blames_no_other(stage: Stage) -> None:
+    process, leadership = once(stage)
+    process.cut = True
+    with pytest.raises(MetadataUnavailable, match="archive/leader: it is not known who leads: "):
+        await leadership.lead_once(asyncio.Event().wait, busy="another one leads")
+    assert stage.world.clock.monotonic() <= 3 * LEASE
 
-        leadership = Leadership(
-            stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE
-        )
-        with pytest.raises(InvariantViolation, match="this cannot be"):
-            await leadership.lead(work)
-        assert await stage.holder() is None
 
-    play(scenario)
+@simulated(play)
+async def test_the_error_of_the_work_ends_the_lead(stage: Stage) -> None:
+    async def work() -> None:
+        raise InvariantViolation("this cannot be")
+
+    leadership = Leadership(stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE)
+    with pytest.raises(InvariantViolation, match="this cannot be"):
+        await leadership.lead(work)
+    assert await stage.holder() is None
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"x", b"\xff", b"[]", b"{}", b'{"holder": 1, "lease_ms": 1}', b'{"holder": "x", "lease_ms": "1"}']
 )
-def test_a_record_that_is_none_is_damage(value):
-    async def scenario(stage: Stage) -> None:
-        await stage.shared.client().store.write_record(RECORD, value, None)
-        one, _ = stage.candidate("one")
-        with pytest.raises(DamagedFile, match="archive/leader does not name a leader"):
-            await one
-
-    play(scenario)
+@simulated(play)
+async def test_a_record_that_is_none_is_damage(stage: Stage, *, value) -> None:
+    await stage.shared.client().store.write_record(RECORD, value, None)
+    one = stage.candidate("one")
+    with pytest.raises(DamagedFile, match="archive/leader does not name a leader"):
+        await one.task
 
 
 @pytest.mark.parametrize("lease", [0, -1.0, float("nan")])

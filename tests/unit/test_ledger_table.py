@@ -1,16 +1,23 @@
-"""Ledgers in memory: one object each, kept while it matters, forgotten when idle; verifiers learned once."""
+"""The ledger table: one object per ledger, kept while it is needed, evicted when idle; keys verified once."""
 
 import asyncio
 
 import pytest
 
-from tallybook.bookie.ledger_state import Ledger, LedgerRow
-from tallybook.bookie.ledger_table import LedgerTable
-from tallybook.bookie.limbo import Limbo
-from tallybook.bookie.verifiers import LedgerFacts, Verifiers, verifier_from_record, verifier_to_record
+from tallybook.bookie.directories.limbo import Limbo
+from tallybook.bookie.ledgers.key_verification import (
+    KeyVerification,
+    LedgerFacts,
+    verifier_from_record,
+    verifier_to_record,
+)
+from tallybook.bookie.ledgers.state import Ledger, LedgerRow
+from tallybook.bookie.ledgers.table import LedgerTable
 from tallybook.core.errors import DiskFailed, InvariantViolation, MetadataUnavailable, NoSuchLedger, Unauthorized
 from tallybook.core.keys import key_verifier
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.sim.deterministic import World, run_seed
+
+from .simulated import simulated
 
 
 class Rows:
@@ -38,7 +45,7 @@ async def held(table: LedgerTable, ledger_id: int, order: list[int] | None = Non
         return ledger
 
 
-async def test_many_who_meet_a_ledger_at_once_share_one_read_and_one_object() -> None:
+async def test_concurrent_users_of_a_ledger_share_one_read_and_one_object() -> None:
     rows = Rows()
     rows.gate.clear()
     table = LedgerTable(rows.load, Limbo(), max_idle=10)
@@ -50,7 +57,7 @@ async def test_many_who_meet_a_ledger_at_once_share_one_read_and_one_object() ->
     assert rows.reads == [7]
 
 
-async def test_a_read_that_fails_fails_for_all_who_wait_and_the_next_one_tries_again() -> None:
+async def test_a_failed_read_fails_for_all_waiters_and_the_next_one_tries_again() -> None:
     rows = Rows()
     rows.gate.clear()
     rows.error = DiskFailed("no")
@@ -65,7 +72,7 @@ async def test_a_read_that_fails_fails_for_all_who_wait_and_the_next_one_tries_a
     assert (await held(table, 7)).ledger_id == 7
 
 
-async def test_a_caller_who_gives_up_while_loading_does_not_take_the_others_along() -> None:
+async def test_a_caller_that_cancels_a_load_does_not_cancel_the_others() -> None:
     rows = Rows()
     rows.gate.clear()
     table = LedgerTable(rows.load, Limbo(), max_idle=10)
@@ -141,7 +148,7 @@ async def test_ledgers_that_existed_when_the_journal_was_damaged_come_up_in_limb
     assert [(await held(table, ledger_id)).limbo for ledger_id in (1, 2, 3, 9, 10)] == [True, False, True, True, False]
 
 
-async def test_those_who_meet_an_unknown_ledger_share_one_look_into_the_metadata() -> None:
+async def test_concurrent_users_of_an_unknown_ledger_share_one_read_of_the_metadata() -> None:
     asked: list[int] = []
     gate = asyncio.Event()
 
@@ -150,7 +157,7 @@ async def test_those_who_meet_an_unknown_ledger_share_one_look_into_the_metadata
         await gate.wait()
         return LedgerFacts(key_verifier(b"k")) if ledger_id == 1 else None
 
-    verifiers = Verifiers(lookup)
+    verifiers = KeyVerification(lookup)
     known, unknown = Ledger(1, LedgerRow()), Ledger(2, LedgerRow())
     waiting = [asyncio.create_task(verifiers.authorise(known, key)) for key in (b"k", b"k", b"x")]
     lost = [asyncio.create_task(verifiers.learn(unknown)) for _ in range(2)]
@@ -162,17 +169,15 @@ async def test_those_who_meet_an_unknown_ledger_share_one_look_into_the_metadata
     assert unknown.verifier is None
 
 
-def test_metadata_that_never_answers_is_given_up_on() -> None:
-    async def scenario(world: World) -> None:
-        async def lookup(ledger_id: int) -> LedgerFacts:
-            await world.clock.sleep(3600)
-            return LedgerFacts(b"")
+@simulated(run_seed, 1)
+async def test_metadata_that_never_answers_is_given_up_on(world: World) -> None:
+    async def lookup(ledger_id: int) -> LedgerFacts:
+        await world.clock.sleep(3600)
+        return LedgerFacts(b"")
 
-        with pytest.raises(MetadataUnavailable, match="ledger 1"):
-            await Verifiers(lookup).learn(Ledger(1, LedgerRow()))
-        assert world.clock.monotonic() < 60
-
-    run_seed(1, scenario)
+    with pytest.raises(MetadataUnavailable, match="ledger 1"):
+        await KeyVerification(lookup).learn(Ledger(1, LedgerRow()))
+    assert world.clock.monotonic() < 60
 
 
 def test_a_ledger_without_password_has_a_verifier_that_a_journal_record_can_carry() -> None:

@@ -1,10 +1,10 @@
-"""docs/lessons.md and the tests belong together: every row has a test that carries its id, every such id has a row."""
+"""docs/project/lessons.md and the tests agree: every row has a test with its id, every id has a row."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "docs" / "lessons.md"
+TABLE = ROOT / "docs" / "project" / "lessons.md"
 
 IDS = r"((?:[cefjr]\d\d_)+)"
 ROW = re.compile(r"^\| ([CEFJR]\d\d) \| [^|]+ \| [^|]+ \| (`[^|]+`) \|$", re.MULTILINE)
@@ -39,8 +39,8 @@ def test_every_line_of_the_tables_is_understood_and_no_id_comes_twice():
 
 def test_every_lesson_has_a_test_and_every_test_with_an_id_has_a_lesson():
     tested = set().union(*ids_by_place().values())
-    assert sorted(set(rows()) - tested) == [], "rows of docs/lessons.md without a test that carries their id"
-    assert sorted(tested - set(rows())) == [], "ids of tests without a row in docs/lessons.md"
+    assert sorted(set(rows()) - tested) == [], "rows of docs/project/lessons.md without a test that carries their id"
+    assert sorted(tested - set(rows())) == [], "ids of tests without a row in docs/project/lessons.md"
 
 
 def test_the_tests_that_the_table_names_are_there_and_carry_the_id():

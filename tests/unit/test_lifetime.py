@@ -1,4 +1,4 @@
-"""Lifetimes of handles: what their end does to calls, and to whom else it does nothing."""
+"""Lifetimes of handles: the effect of their end on calls, and on no other handle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tallybook.core.errors import BookieUnavailable, HandleClosed, InvalidArgument, LedgerClosed, Outcome, StreamClosed
-from tallybook.runtime.lifetime import Lifetime, close_or_abandon, end_block
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon, end_block
 
 
 async def used(*lifetimes: Lifetime) -> None:
@@ -23,86 +23,52 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_the_end_of_a_parent_is_that_of_its_children_each_with_its_error():
-    async def main() -> None:
-        parent = Lifetime("the client")
-        child, other = Lifetime("ledger 7", parent=parent, error=LedgerClosed), Lifetime("apart")
-        waiting = [asyncio.ensure_future(used(each)) for each in (parent, child, other)]
-        await turns()
-        parent.end()
-        await turns()
-        assert [type(each.exception()) for each in waiting[:2]] == [HandleClosed, LedgerClosed]
-        assert str(waiting[1].exception()) == "the client is closed"
-        assert waiting[1].exception().outcome is Outcome.UNKNOWN
-        assert not waiting[2].done()
-        late = Lifetime("ledger 8", parent=parent, error=LedgerClosed)
-        with pytest.raises(LedgerClosed) as refused:
-            late.check()
-        assert refused.value.outcome is Outcome.NOT_DONE
-        waiting[2].cancel()
-
-    asyncio.run(main())
-
-
-def test_a_task_that_waits_under_several_is_cancelled_for_none_of_them():
-    async def main() -> None:
-        parent = Lifetime("the client")
-        child = Lifetime("the store", parent=parent, error=StreamClosed)
-        waiting = asyncio.ensure_future(used(parent, child, parent))
-        await turns()
-        parent.end()
-        await turns()
-        assert isinstance(waiting.exception(), HandleClosed)
-        assert waiting.cancelling() == 0, "it may wait for other things as before"
-
-    asyncio.run(main())
-
-
-def test_a_time_out_of_the_caller_stays_one():
-    async def main() -> None:
-        lifetime = Lifetime("the client")
-        waiting = asyncio.ensure_future(used(lifetime))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(waiting, 0.01)
-        assert waiting.cancelled()
-        lifetime.check()
-
-    asyncio.run(main())
-
-
-def test_what_fails_since_the_handle_was_closed_is_told_as_the_close():
-    async def main() -> None:
-        lifetime = Lifetime("the client")
-
-        async def call() -> None:
-            with lifetime.use():
-                # A handle may be closed by what is under way in it.
-                lifetime.end()
-                raise BookieUnavailable("the connections are closed")
-
-        with pytest.raises(HandleClosed) as closed:
-            await call()
-        assert isinstance(closed.value.__cause__, BookieUnavailable)
-
-    asyncio.run(main())
-
-
-def test_a_handle_belongs_to_the_loop_that_used_it_first():
+async def test_the_end_of_a_parent_is_that_of_its_children_each_with_its_error() -> None:
     parent = Lifetime("the client")
-    child = Lifetime("ledger 7", parent=parent)
+    child, other = Lifetime("ledger 7", parent=parent, error=LedgerClosed), Lifetime("apart")
+    waiting = [asyncio.ensure_future(used(each)) for each in (parent, child, other)]
+    await turns()
+    parent.end()
+    await turns()
+    assert [type(each.exception()) for each in waiting[:2]] == [HandleClosed, LedgerClosed]
+    assert str(waiting[1].exception()) == "the client is closed"
+    assert waiting[1].exception().outcome is Outcome.UNKNOWN
+    assert not waiting[2].done()
+    late = Lifetime("ledger 8", parent=parent, error=LedgerClosed)
+    with pytest.raises(LedgerClosed) as refused:
+        late.check()
+    assert refused.value.outcome is Outcome.NOT_DONE
+    waiting[2].cancel()
 
-    async def use() -> None:
-        parent.check()
 
-    async def use_child() -> None:
-        child.check()
+async def test_a_task_that_waits_under_several_is_cancelled_for_none_of_them() -> None:
+    parent = Lifetime("the client")
+    child = Lifetime("the store", parent=parent, error=StreamClosed)
+    waiting = asyncio.ensure_future(used(parent, child, parent))
+    await turns()
+    parent.end()
+    await turns()
+    assert isinstance(waiting.exception(), HandleClosed)
+    assert waiting.cancelling() == 0, "it may wait for other things as before"
 
-    asyncio.run(use())
-    for again in (use, use_child):
-        with pytest.raises(InvalidArgument, match="another event loop"):
-            asyncio.run(again())
+
+async def test_failures_caused_by_a_close_are_reported_as_the_close() -> None:
+    lifetime = Lifetime("the client")
+
+    async def call() -> None:
+        with lifetime.use():
+            # A handle may be closed by one of its own calls.
+            lifetime.end()
+            raise BookieUnavailable("the connections are closed")
+
+    with pytest.raises(HandleClosed) as closed:
+        await call()
+    assert isinstance(closed.value.__cause__, BookieUnavailable)
+
+
+def test_a_handle_is_of_no_use_outside_of_an_event_loop():
     with pytest.raises(InvalidArgument, match="outside of its event loop"):
-        parent.check()
+        Lifetime("the client").check()
 
 
 class Closing:

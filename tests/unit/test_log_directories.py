@@ -1,23 +1,23 @@
-"""Entry logs in several directories: where new ones go, that all are found, and what a disk that fills up changes."""
+"""Entry logs in several directories: placement of new ones, discovery, and a disk that fills up."""
 
 import asyncio
 
 import pytest
 
-from tallybook.bookie.disk_watch import LOOK_SECONDS
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.directories.disk_monitor import POLL_SECONDS
+from tallybook.bookie.journal.format import JournalMark
 from tallybook.bookie.journal.superblock_file import read_superblock
-from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import log_name
-from tallybook.bookie.storage.entry_log_lengths import read_lengths
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.storage.entry_log.format import log_name
+from tallybook.bookie.storage.entry_log.lengths import read_lengths
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
 from tallybook.bookie.storage.location import IndexRow
-from tallybook.core.config import StorageSettings
 from tallybook.core.errors import BookieReadOnly, DamagedFile, DiskFull
 from tallybook.core.limits import KIB, MIB
+from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.runtime.disk import Space
+from tallybook.runtime.disk.port import Space
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 ONE = "/disk1/logs"
@@ -28,7 +28,7 @@ TOTAL = 1000
 
 
 class Disks(SimDisk):
-    """Several disks with room of their own: as many MiB of it as ``free`` says, out of 1000."""
+    """Several disks with separate space: as many MiB free as ``free`` says, out of 1000."""
 
     def __init__(self, **disk: object) -> None:
         super().__init__(**disk)  # type: ignore[arg-type]
@@ -59,36 +59,35 @@ def homes(disk: SimDisk, *directories: str) -> list[list[str]]:
     return [[name for name in disk.state.names(path) if name.endswith(".log")] for path in directories]
 
 
-async def trim_mark(disk: SimDisk, journal: str) -> Mark:
+async def trim_mark(disk: SimDisk, journal: str) -> JournalMark:
     read = await read_superblock(disk, journal)
     assert read is not None
     return read.facts.trim
 
 
-async def test_each_new_log_goes_where_there_is_most_room_under_ids_from_one_counter() -> None:
-    disk = Disks()
-    disk.free = {ONE: 500, TWO: 400}
-    logs = await open_logs(disk, ONE, TWO)
-    await fill(logs, 1)
-    disk.free[ONE] = 300
-    await fill(logs, 2, first=1)
-    await logs.close()
-    assert homes(disk, ONE, TWO) == [[log_name(1)], [log_name(2), log_name(3)]]
-    assert logs.log_ids == [1, 2, 3]
-
-
-async def test_what_was_written_is_found_in_all_directories_in_the_next_life_too() -> None:
-    disk = Disks()
+async def one_log_in_each(disk: Disks) -> tuple[EntryLogs, list[IndexRow]]:
+    """New logs are made where there is most space."""
     disk.free = {ONE: 500, TWO: 400}
     logs = await open_logs(disk, ONE, TWO)
     rows = await fill(logs, 1)
     disk.free[ONE] = 300
-    rows += await fill(logs, 1, first=1)
+    return logs, rows + await fill(logs, 1, first=1)
+
+
+async def noted(disk: SimDisk) -> list[list[int]]:
+    """The logs of which each directory notes the length."""
+    uuid = bytes.fromhex(UUID.replace("-", ""))
+    return [list(await read_lengths(disk, path, uuid)) for path in (ONE, TWO)]
+
+
+async def test_new_logs_go_where_there_is_most_space_and_all_are_found_in_the_next_life_too() -> None:
+    disk = Disks()
+    logs, rows = await one_log_in_each(disk)
+    assert homes(disk, ONE, TWO) == [[log_name(1)], [log_name(2)]]
     for again in (False, True):
         for row in rows:
-            assert await logs.read(1, row.first_entry_id, row.location) == batch_of(
-                row.first_entry_id, payload=bytes(20 * KIB)
-            )
+            batch = batch_of(row.first_entry_id, payload=bytes(20 * KIB))
+            assert await logs.read(1, row.first_entry_id, row.location) == batch
             assert [found async for _, found in logs.scan(row.location.log_id)] == [row.location]
         assert await logs.damaged() == []
         await logs.close()
@@ -96,21 +95,15 @@ async def test_what_was_written_is_found_in_all_directories_in_the_next_life_too
             logs = await open_logs(disk, TWO, ONE)
             assert logs.log_ids == [1, 2]
     await fill(logs := await open_logs(disk, ONE, TWO), 1, first=2)
-    assert logs.log_ids == [1, 2, 3]
+    assert logs.log_ids == [1, 2, 3], "of one counter"
     await logs.close()
 
 
 async def test_each_directory_notes_the_lengths_of_its_own_logs_and_misses_them() -> None:
     disk = Disks()
-    disk.free = {ONE: 500, TWO: 400}
-    logs = await open_logs(disk, ONE, TWO)
-    await fill(logs, 1)
-    disk.free[ONE] = 300
-    await fill(logs, 1, first=1)
+    logs, _ = await one_log_in_each(disk)
     await logs.close()
-    uuid = bytes.fromhex(UUID.replace("-", ""))
-    noted = [list(await read_lengths(disk, path, uuid)) for path in (ONE, TWO)]
-    assert noted == [[1], [2]]
+    assert await noted(disk) == [[1], [2]]
     await disk.unlink(f"{TWO}/{log_name(2)}")
     logs = await open_logs(disk, ONE, TWO)
     (missing,) = await logs.damaged()
@@ -122,21 +115,17 @@ async def test_each_directory_notes_the_lengths_of_its_own_logs_and_misses_them(
 
 async def test_a_log_is_removed_from_its_directory_and_from_its_note() -> None:
     disk = Disks()
-    disk.free = {TWO: 400}
-    logs = await open_logs(disk, ONE, TWO)
-    await fill(logs, 1)
-    disk.free[ONE] = 300
-    await fill(logs, 2, first=1)
+    logs, _ = await one_log_in_each(disk)
+    await fill(logs, 1, first=2)
     logs.rows_are_in()
     await logs.remove(1)
     await logs.remove(2)
     assert homes(disk, ONE, TWO) == [[], [log_name(3)]]
     await logs.close()
-    uuid = bytes.fromhex(UUID.replace("-", ""))
-    assert [list(await read_lengths(disk, path, uuid)) for path in (ONE, TWO)] == [[], [3]]
+    assert await noted(disk) == [[], [3]]
 
 
-async def test_one_log_in_two_directories_is_refused_because_nobody_knows_which_one_counts() -> None:
+async def test_one_log_in_two_directories_is_refused_as_ambiguous() -> None:
     disk = Disks()
     logs = await open_logs(disk, ONE, TWO)
     await fill(logs, 1)
@@ -146,7 +135,7 @@ async def test_one_log_in_two_directories_is_refused_because_nobody_knows_which_
         await open_logs(disk, ONE, TWO)
 
 
-async def test_a_log_on_a_disk_that_got_short_of_room_is_finished_and_the_next_one_is_elsewhere() -> None:
+async def test_a_log_on_a_disk_that_got_short_of_space_is_finished_and_the_next_one_is_elsewhere() -> None:
     disk = Disks()
     disk.free = {ONE: 500, TWO: 400}
     logs = await open_logs(disk, ONE, TWO, entry_log_bytes=1024 * KIB)
@@ -161,35 +150,24 @@ async def test_a_log_on_a_disk_that_got_short_of_room_is_finished_and_the_next_o
     await logs.close()
 
 
-async def test_an_append_that_finds_its_disk_full_succeeds_elsewhere_when_it_is_tried_again() -> None:
+@pytest.mark.parametrize("there", [0, 1])
+async def test_an_append_that_finds_its_disk_full_succeeds_elsewhere_when_it_is_tried_again(there: int) -> None:
+    """There is no space for its batch in the log that is there, nor for a footer; or none for a first log."""
     disk = Disks()
     disk.free = {ONE: 500, TWO: 400}
     logs = await open_logs(disk, ONE, TWO, entry_log_bytes=1024 * KIB)
-    rows = await fill(logs, 1)
-    # No room for the batch, and none for a footer either.
+    rows = await fill(logs, there)
     disk.fail("write", ONE, times=100, error=DiskFull)
     with pytest.raises(DiskFull):
         await fill(logs, 1, first=1)
     rows += await fill(logs, 1, first=1)
-    assert homes(disk, ONE, TWO) == [[log_name(1)], [log_name(2)]]
+    assert homes(disk, ONE, TWO) == [[log_name(1)][:there], [log_name(2)]]
     disk.faults.clear()
     await logs.close()
     logs = await open_logs(disk, ONE, TWO)
     assert await logs.damaged() == []
     for row in rows:
         assert [found async for _, found in logs.durable_batches(row.location.log_id)] == [row.location]
-    await logs.close()
-
-
-async def test_a_directory_without_room_for_a_new_log_is_passed_over() -> None:
-    disk = Disks()
-    disk.free = {ONE: 500, TWO: 400}
-    logs = await open_logs(disk, ONE, TWO)
-    disk.fail("write", ONE, times=100, error=DiskFull)
-    with pytest.raises(DiskFull):
-        await fill(logs, 1)
-    await fill(logs, 1)
-    assert homes(disk, ONE, TWO) == [[], [log_name(2)]]
     await logs.close()
 
 
@@ -226,7 +204,7 @@ def test_j01_while_one_of_two_directories_is_slow_no_mark_moves() -> None:
     run_seed(1, scenario)
 
 
-def test_a_bookie_with_one_disk_short_of_room_takes_adds_and_with_all_of_them_short_it_does_not() -> None:
+def test_a_bookie_with_one_disk_short_of_space_takes_adds_and_with_all_of_them_short_it_does_not() -> None:
     async def scenario(world: World) -> None:
         settings = tiny_settings(ledger_directories=[OWN, TWO])
         disk = Disks(rng=world.rng)
@@ -243,7 +221,7 @@ def test_a_bookie_with_one_disk_short_of_room_takes_adds_and_with_all_of_them_sh
             ]
         ):
             disk.free = {OWN: own, TWO: two}
-            await world.clock.sleep(2 * LOOK_SECONDS)
+            await world.clock.sleep(2 * POLL_SECONDS)
             assert (await node.add(batch_of(entry_id))).code == code, (own, two)
             assert node.bookie.read_only is bool(code)
             await node.bookie.flush()
@@ -254,7 +232,7 @@ def test_a_bookie_with_one_disk_short_of_room_takes_adds_and_with_all_of_them_sh
     run_seed(1, scenario)
 
 
-def test_a_bookie_whose_index_has_no_room_takes_no_adds_however_much_there_is_for_entry_logs() -> None:
+def test_a_bookie_whose_index_has_no_space_takes_no_adds_however_much_there_is_for_entry_logs() -> None:
     async def scenario(world: World) -> None:
         disk = Disks(rng=world.rng)
         node = DiskBookie(disk, world.clock, KnownMetadata(), tiny_settings(ledger_directories=[TWO]))
@@ -282,7 +260,7 @@ def test_a_bookie_drops_compacts_and_scrubs_logs_wherever_they_are() -> None:
             await node.bookie.flush()
             await world.clock.sleep(1.0)  # for the journal's next segment
         assert all(len(names) >= 2 for names in homes(disk, ONE, TWO))
-        metadata.fates[2] = Fate.RELEASED
+        metadata.dispositions[2] = LedgerDisposition.RELEASED
         await node.bookie.collect()
         await node.bookie.collect()
         left = [name for names in homes(disk, ONE, TWO) for name in names]

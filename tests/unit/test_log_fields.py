@@ -1,8 +1,9 @@
-"""What log lines say: one event in fixed words, and fields of which each has one name and one meaning."""
+"""Log lines: an event in fixed words, and fields with one name and one meaning each."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from tallybook.runtime.logging import add_to_every_line, is_secret, logger, set_
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("archive", "bookie", "cli", "client", "gateway", "metadata", "offload", "repair", "runtime", "spark", "stream")
 LEVELS = {"debug": 1, "info": 1, "warning": 1, "error": 1, "defect": 2}
-"""How many positional arguments each takes."""
+"""The number of positional arguments of each."""
 MISSPELT = {
     "bookie": "bookie_id",
     "bytes": "one that says of what, such as copied_bytes",
@@ -65,17 +66,25 @@ def sources() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(ROOT)), path.read_text()
 
 
-LINES = [line for path, source in sources() for line in lines_of(path, source)]
+@functools.cache
+def all_lines() -> list[Line]:
+    return [line for path, source in sources() for line in lines_of(path, source)]
 
 
 def documented() -> dict[str, str]:
-    table = (ROOT / "docs/logs.md").read_text().partition("## Fields")[2]
+    table = (ROOT / "docs/operate/logs.md").read_text().partition("## Fields")[2]
     return dict(re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", table, re.MULTILINE))
 
 
 def test_the_lines_are_seen():
-    assert len(LINES) > 100
-    assert {line.place.partition("/")[0] for line in LINES} >= {"bookie", "client", "gateway", "offload", "repair"}
+    assert len(all_lines()) > 100
+    assert {line.place.partition("/")[0] for line in all_lines()} >= {
+        "bookie",
+        "client",
+        "gateway",
+        "offload",
+        "repair",
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,23 +110,23 @@ def complaints(line: Line) -> list[str]:
         if name in MISSPELT:
             found.append(f"{name} is called {MISSPELT[name]}")
         elif name not in documented():
-            found.append(f"{name} is not in docs/logs.md")
+            found.append(f"{name} is not in docs/operate/logs.md")
         elif is_secret(name):
             found.append(f"{name} would never be shown")
     return [f"{line.place}: {what}" for what in found]
 
 
 def test_every_line_says_one_event_and_calls_its_fields_as_all_others_do():
-    assert [complaint for line in LINES for complaint in complaints(line)] == []
+    assert [complaint for line in all_lines() for complaint in complaints(line)] == []
 
 
 def test_every_documented_field_is_in_use():
-    used = {name for line in LINES for name in line.fields}
+    used = {name for line in all_lines() for name in line.fields}
     spread = {"lane", "peer", "client_id", "ledger_id", "ledger_ids", "object", "namespace", "new_name", "days_left"}
     assert set(documented()) <= used | spread
 
 
-def test_nothing_goes_round_the_structured_logger():
+def test_nothing_bypasses_the_structured_logger():
     for path, source in sources():
         if path != "runtime/logging.py":
             assert "logging.getLogger(__name__)" not in source, path

@@ -1,4 +1,4 @@
-"""What a level of the log is for: lines of ours. Neither does it silence the audit log, nor make libraries tell all."""
+"""Log levels apply to our own lines: they neither silence the audit log nor enable debug output of libraries."""
 
 import io
 import json
@@ -46,6 +46,6 @@ def test_the_audit_log_is_written_at_every_level(stream, level):
     assert (line["part"], line["event"], line["ledger_id"]) == ("audit", "delete ledger", 7)
 
 
-def test_no_such_level_is_told(stream):
+def test_no_such_level_is_reported(stream):
     with pytest.raises(ValueError, match="LOUD"):
         set_up_logging("LOUD", "text", stream)

@@ -1,4 +1,4 @@
-"""Lines of a client in which very many wait: the last of them costs no more than the first."""
+"""Queues of a client with very many waiters: the last costs no more than the first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tallybook.client.rpc_lacs import LacLine
-from tallybook.client.writer.metadata_line import MetadataLine
+from tallybook.client.connection.lac_updates import LacSender
+from tallybook.client.writer.ensemble.metadata_queue import MetadataQueue
 from tallybook.core.limits import MIB
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.transport import Lane
+from tallybook.wire import messages as wire
+from tallybook.wire.lanes import Lane
 
 from .test_wire_client import WELCOME, Scripted, scripted
 
 FEW, MANY = 8192, 65_536
 MOST = 2 * MANY / FEW
-"""How much longer the many may take than the few: twice their share. Where each looks at all before it, it is more."""
+"""How much longer many may take than few: twice their share. It is more if each waiter scans all before it."""
 
 
 async def attach(bookie: Scripted, count: int) -> None:
@@ -34,7 +34,7 @@ async def attach(bookie: Scripted, count: int) -> None:
 
 
 async def tell_lacs(bookie: Scripted, count: int) -> None:
-    """LACs of ledgers to which nothing is appended are told."""
+    """Explicit LACs of ledgers to which nothing is appended are sent."""
     told, done = 0, asyncio.Event()
 
     async def send(lacs: Sequence[wire.LedgerLac]) -> Sequence[wire.RefusedLac]:
@@ -44,15 +44,15 @@ async def tell_lacs(bookie: Scripted, count: int) -> None:
             done.set()
         return ()
 
-    line = LacLine(send, bookie.world.clock, bookie.world.rng, bookie.tasks, "LACs")
+    line = LacSender(send, bookie.world.clock, bookie.world.rng, bookie.tasks, "LACs")
     for ledger_id in range(count):
-        line.tell(wire.LedgerLac(ledger_id, 0, b"k"), line.end)
+        line.queue(wire.LedgerLac(ledger_id, 0, b"k"), line.end)
     await done.wait()
 
 
 async def take_turns(bookie: Scripted, count: int) -> None:
     """Writers come to the metadata store, one after the other."""
-    line = MetadataLine(most=1, kept=0)
+    line = MetadataQueue(limit=1, reserved=0)
     turns = [line.turn() for _ in range(count)]
     for turn in turns:
         line.wait(turn, urgent=False)

@@ -1,4 +1,4 @@
-"""The time by which writers judge their bookies: what passes while the event loop is late counts for little."""
+"""The clock by which writers judge bookies: time during which the event loop is late counts little."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.client.writer.attention import BEAT_S, Attention
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.client.writer.loop_attention import BEAT_S, LoopAttention
+from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.late_clock import LateClock
 
 
@@ -25,7 +25,7 @@ def played(body: Callable[[LateClock], Awaitable[None]]) -> Callable[[], None]:
 
 @played
 async def test_judged_time_runs_with_the_clock_while_the_loop_is_in_time(clock: LateClock) -> None:
-    attention = Attention(clock)
+    attention = LoopAttention(clock)
     before = attention.now()
     with attention:
         await clock.sleep(100)
@@ -36,7 +36,7 @@ async def test_judged_time_runs_with_the_clock_while_the_loop_is_in_time(clock: 
 
 @played
 async def test_an_eighth_of_the_time_by_which_the_loop_is_late_counts(clock: LateClock) -> None:
-    attention = Attention(clock)
+    attention = LoopAttention(clock)
     with attention:
         sent_at = clock.monotonic()
         clock.stand_still(80)
@@ -51,10 +51,10 @@ async def test_an_eighth_of_the_time_by_which_the_loop_is_late_counts(clock: Lat
 
 
 @played
-async def test_a_stall_that_begins_with_what_is_sent_is_seen_and_the_beat_ends_when_nobody_waits(
+async def test_a_stall_that_begins_with_a_send_is_seen_and_the_beat_ends_without_waiters(
     clock: LateClock,
 ) -> None:
-    attention = Attention(clock)
+    attention = LoopAttention(clock)
     attention.watch()
     sent_at = clock.monotonic()
     clock.stand_still(80)

@@ -1,4 +1,4 @@
-"""Work in slices of the event loop's time: others go in between, and none of it is lost."""
+"""Time slices of the event loop: other callbacks run in between, and no callback is lost."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from functools import partial
 
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import World, run_seed
-from tallybook.runtime.slices import SLICE_S, Slices, sliced
+from tallybook.runtime.concurrency.loop_slices import SLICE_S, SlicedCallbacks, sliced
+from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.late_clock import LateClock
 
 
 def test_callbacks_run_in_order_and_others_go_between_two_slices() -> None:
     async def play(world: World) -> None:
         clock = LateClock(world.clock)
-        slices, ran, seen = Slices(clock), list[int](), list[int]()
+        slices, ran, seen = SlicedCallbacks(clock), list[int](), list[int]()
 
         def work(which: int) -> None:
             clock.stand_still(SLICE_S / 2)
@@ -33,7 +33,7 @@ def test_callbacks_run_in_order_and_others_go_between_two_slices() -> None:
 
 def test_what_a_callback_puts_in_line_runs_in_the_next_iteration() -> None:
     async def play(world: World) -> None:
-        slices, rounds = Slices(world.clock), 0
+        slices, rounds = SlicedCallbacks(world.clock), 0
 
         def again() -> None:
             nonlocal rounds
@@ -55,7 +55,7 @@ def test_a_callback_that_raises_takes_no_others_with_it() -> None:
     async def play() -> list[str]:
         told, ran = list[str](), asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(str(context["exception"])))
-        slices = Slices(RealClock())
+        slices = SlicedCallbacks(RealClock())
 
         def fail() -> None:
             raise ValueError("a defect")

@@ -1,21 +1,22 @@
-"""A loss beside an older copy of the metadata: limbo reaches as far as anybody has known of ledgers, then or later."""
+"""A loss together with an older copy of the metadata: limbo covers all ledgers ever known, then or later."""
 
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from tallybook.bookie.accepting_loss import accept_loss
-from tallybook.bookie.directories import replace_identity
-from tallybook.bookie.limbo import Limbo, load_limbo
-from tallybook.bookie.limbo_marker import SETTLES_SECONDS
-from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import TableRow
+from tallybook.bookie.directories.layout import replace_identity
+from tallybook.bookie.directories.limbo import Limbo, load_limbo
+from tallybook.bookie.recovery.limbo_marker import FINAL_SECONDS
+from tallybook.bookie.storage.entry_log.format import TableRow
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
 from tallybook.bookie.storage.location import Location
-from tallybook.core.errors import EntryUnknown, LedgerFenced, MetadataUnavailable, TallybookError
-from tallybook.metadata.behind import Behind, ids_below
-from tallybook.runtime.deterministic import NO_LATENCY, SimDisk, World, run_seed
+from tallybook.core.errors import EntryUnknown, LedgerFenced, MetadataUnavailable
+from tallybook.metadata.records.restored_store import RestoreRecord, ids_below
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.deterministic import NO_LATENCY, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
+
+from .loss_parts import accept, empty, said_of
 
 BELOW = 50
 FENCED = 40
@@ -23,17 +24,17 @@ OLDER = 10
 
 
 class Notes:
-    """Where bookies note that the metadata were an older copy."""
+    """The record in which bookies note that the metadata were an older copy."""
 
     def __init__(self, metadata: KnownMetadata) -> None:
         self._metadata = metadata
-        self.found: Behind | None = None
+        self.found: RestoreRecord | None = None
 
-    async def read(self) -> Behind | None:
+    async def read(self) -> RestoreRecord | None:
         return self.found
 
-    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
-        self.found = Behind(id_counter, highest_id, bookie_id, 1)
+    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> RestoreRecord:
+        self.found = RestoreRecord(id_counter, highest_id, bookie_id, 1)
         self._metadata.id_counter = max(self._metadata.id_counter, highest_id + 1)
         return self.found
 
@@ -58,22 +59,9 @@ async def fenced(world: World) -> tuple[DiskBookie, Notes]:
     return node, notes
 
 
-async def lose(disk: SimDisk, directory: str) -> None:
-    for name in await disk.list(directory):
-        await disk.unlink(f"{directory}/{name}")
-
-
-async def said_of(node: DiskBookie, ledger_id: int) -> str:
-    try:
-        await node.bookie.read_batches(ledger_id, 0, 0, 1)
-    except TallybookError as error:
-        return type(error).__name__
-    return "held"
-
-
 async def check_doubted(node: DiskBookie, ledger_id: int) -> None:
     """See that the bookie knows that it may have lost what it held of a ledger, its fence included."""
-    assert await said_of(node, ledger_id) == "EntryUnknown"
+    assert await said_of(node, ledger_id, 0) == "EntryUnknown"
     assert (await node.add(batch_of(0, ledger_id=ledger_id))).code == EntryUnknown.wire_code, "it was fenced"
 
 
@@ -85,21 +73,19 @@ async def marker(node: DiskBookie) -> Limbo:
 def test_a_fence_that_was_lost_beside_an_older_copy_of_the_metadata_is_not_forgotten(what: str) -> None:
     async def scenario(world: World) -> None:
         node, _ = await fenced(world)
-        if what == "the index":
-            await lose(node.disk, f"{ROOT}/index")
-        elif what == "the journal":
-            await lose(node.disk, f"{ROOT}/journal")
-        else:
+        if what == "records of the journal":
             await damage_journal(node, world)
+        else:
+            await empty(node.disk, f"{ROOT}/{what.removeprefix('the ')}")
         node.metadata.id_counter = OLDER
         if what == "the journal":
-            await accept_loss(node.settings, node.disk, node.metadata, node.metadata.read_id_counter)
+            await accept(node)
         await node.boot()
         assert (await marker(node)).below == BELOW
         await node.stop()
         node.metadata.id_counter = BELOW  # an operator has brought back the right copy
         await node.boot()
-        assert await said_of(node, FENCED) == "EntryUnknown"
+        assert await said_of(node, FENCED, 0) == "EntryUnknown"
         code = (await node.add(batch_of(0, ledger_id=FENCED))).code
         assert code == (EntryUnknown if what == "the index" else LedgerFenced).wire_code
         await node.stop()
@@ -128,7 +114,7 @@ async def damage_journal(node: DiskBookie, world: World) -> None:
 def test_a_directory_that_takes_the_place_of_another_one_doubts_all_that_any_bookie_knew_of() -> None:
     async def scenario(world: World) -> None:
         node, notes = await fenced(world)
-        node.metadata.id_counter, notes.found = OLDER, Behind(OLDER, BELOW - 1, "b2", 1)
+        node.metadata.id_counter, notes.found = OLDER, RestoreRecord(OLDER, BELOW - 1, "b2", 1)
         node.disk = SimDisk(world.rng, latency=NO_LATENCY)
         settings = node.settings.model_copy(update={"bookie_id": next(iter(node.metadata.cookies))})
         await replace_identity(settings, node.disk, node.metadata, SeededRng(3), notes.ids_below)
@@ -144,16 +130,16 @@ def test_a_directory_that_takes_the_place_of_another_one_doubts_all_that_any_boo
 def test_ids_that_come_to_light_after_the_loss_are_doubted_too_also_of_ledgers_in_memory(restarts: bool) -> None:
     async def scenario(world: World) -> None:
         node, notes = await fenced(world)
-        await lose(node.disk, f"{ROOT}/index")
+        await empty(node.disk, f"{ROOT}/index")
         node.metadata.id_counter = OLDER
         await node.boot()
         beyond = BELOW + 5
-        assert await said_of(node, beyond) == "EntryAbsent"
+        assert await said_of(node, beyond, 0) == "EntryAbsent"
         async with node.bookie.identified(beyond, b""):
             await notes.report("b2", OLDER, beyond)
             await node.bookie.compare_store()
             await check_doubted(node, beyond)
-        assert await said_of(node, beyond + 1) == "EntryAbsent"
+        assert await said_of(node, beyond + 1, 0) == "EntryAbsent"
         if restarts:
             await node.stop()
             await node.boot()
@@ -166,26 +152,26 @@ def test_ids_that_come_to_light_after_the_loss_are_doubted_too_also_of_ledgers_i
 def test_a_loss_of_long_ago_puts_no_ledger_of_later_in_limbo_when_the_metadata_go_back() -> None:
     async def scenario(world: World) -> None:
         node, notes = await fenced(world)
-        await lose(node.disk, f"{ROOT}/index")
+        await empty(node.disk, f"{ROOT}/index")
         await node.boot()
-        await world.clock.sleep(SETTLES_SECONDS)
+        await world.clock.sleep(FINAL_SECONDS)
         await node.bookie.compare_store()
         await node.stop()
         await node.boot()
         later = BELOW + 5
         await notes.report("b2", BELOW + 1, later)
         await node.bookie.compare_store()
-        assert await said_of(node, later) == "EntryAbsent"
+        assert await said_of(node, later, 0) == "EntryAbsent"
         assert (await marker(node)).below == BELOW
         await node.stop()
 
-    run_seed(1, scenario, deadline_seconds=2 * SETTLES_SECONDS)
+    run_seed(1, scenario, deadline_seconds=2 * FINAL_SECONDS)
 
 
 def test_metadata_that_go_away_while_the_logs_are_read_do_not_waste_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         node, _ = await fenced(world)
-        await lose(node.disk, f"{ROOT}/index")
+        await empty(node.disk, f"{ROOT}/index")
         scan, scanned = EntryLogs.scan, []
 
         def noting(logs: EntryLogs, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
@@ -201,7 +187,7 @@ def test_metadata_that_go_away_while_the_logs_are_read_do_not_waste_that_work(mo
         node.metadata.read_id_counter = counter  # type: ignore[method-assign]
         await node.boot()
         assert scanned
-        assert await said_of(node, 1) == "held"
+        assert await said_of(node, 1, 0) == "held"
         assert (await marker(node)).below == BELOW
         await node.stop()
 

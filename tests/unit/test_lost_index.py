@@ -1,14 +1,15 @@
-"""A bookie that lost its index makes another one from its entry logs, and every ledger is in limbo afterwards."""
+"""A bookie that lost its index rebuilds it from its entry logs, and then all ledgers are in limbo."""
 
 import pytest
 
-from tallybook.bookie.cookie import Cookie, decode_cookie
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
-from tallybook.bookie.settled import Settled
-from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import log_name
-from tallybook.bookie.storage.told import Told
+from tallybook.bookie.directories.cookie import Cookie, decode_cookie
+from tallybook.bookie.directories.limbo import Limbo, load_limbo, store_limbo
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.storage.entry_log.format import log_name
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
+from tallybook.bookie.storage.index.survey import RangeSurvey
+from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import (
     DiskFailed,
     EntryAbsent,
@@ -16,13 +17,15 @@ from tallybook.core.errors import (
     ForeignDirectory,
     MetadataUnavailable,
     NoSuchLedger,
-    TallybookError,
 )
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World, run_seed
 from tallybook.runtime.logging import line_of
+from tallybook.sim.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from . import loss_parts
+from .loss_parts import empty
 
 LEDGERS = (1, 2, 3)
 ENTRIES = 5
@@ -31,7 +34,7 @@ INDEX = f"{ROOT}/index"
 SETTINGS = tiny_settings(entry_log_bytes=8 * BLOCK_BYTES)
 
 
-SETTLED = {ledger_id: Settled(ENTRIES - 1, closed=True) for ledger_id in (*LEDGERS, 4)}
+SETTLED = {ledger_id: ConfirmedPrefix(ENTRIES - 1, closed=True) for ledger_id in (*LEDGERS, 4)}
 
 
 def big(entry_id: int, ledger_id: int = 1, payload: bytes = b"x") -> bytes:
@@ -40,7 +43,7 @@ def big(entry_id: int, ledger_id: int = 1, payload: bytes = b"x") -> bytes:
 
 async def filled(world: World, *, settings=SETTINGS, latency: Latency = NO_LATENCY) -> DiskBookie:
     """A bookie with three ledgers in several entry logs, the first one fenced, that has stopped."""
-    disk, metadata = SimDisk(world.rng, latency=latency), KnownMetadata(id_counter=BELOW, settled=SETTLED)
+    disk, metadata = SimDisk(world.rng, latency=latency), KnownMetadata(id_counter=BELOW, confirmed_prefixes=SETTLED)
     node = DiskBookie(disk, world.clock, metadata, settings)
     await node.boot()
     for entry_id in range(ENTRIES):
@@ -52,26 +55,21 @@ async def filled(world: World, *, settings=SETTINGS, latency: Latency = NO_LATEN
     return node
 
 
-async def lose(disk: SimDisk, directory: str = INDEX) -> None:
-    for name in await disk.list(directory):
-        await disk.unlink(f"{directory}/{name}")
-
-
 async def said_of(node: DiskBookie, ledger_id: int, entry_id: int) -> str:
-    try:
-        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
-    except TallybookError as error:
-        return type(error).__name__
-    assert answer.batches == (big(entry_id, ledger_id),)
-    return "held"
+    return await loss_parts.said_of(node, ledger_id, entry_id, big(entry_id, ledger_id))
 
 
 async def all_of(node: DiskBookie, ledger_id: int) -> list[str]:
-    """What is said of each entry, and of the one behind the last."""
+    """The answer for each entry, and for the one after the last."""
     return [await said_of(node, ledger_id, entry_id) for entry_id in range(ENTRIES + 1)]
 
 
-def logs_of(disk: SimDisk, names: list[str]) -> list[str]:
+async def first_log(node: DiskBookie) -> str:
+    return (await logs_of(node.disk))[0]
+
+
+async def logs_of(disk: SimDisk) -> list[str]:
+    names = await disk.list(f"{ROOT}/ledgers")
     return [f"{ROOT}/ledgers/{name}" for name in sorted(names) if name.startswith("entrylog")]
 
 
@@ -81,7 +79,7 @@ def test_j19_a_lost_index_is_made_again_with_every_batch_and_every_ledger_in_lim
         node = await filled(world)
         match what:
             case "everything":
-                await lose(node.disk)
+                await empty(node.disk, INDEX)
             case "the cookie":
                 await node.disk.unlink(f"{INDEX}/cookie")
             case "the contents":
@@ -97,6 +95,8 @@ def test_j19_a_lost_index_is_made_again_with_every_batch_and_every_ledger_in_lim
         assert await said_of(node, BELOW - 1, 0) == "EntryUnknown", "all of a ledger may be lost"
         assert await said_of(node, BELOW, 0) == "EntryAbsent"
         assert (await node.add(big(0, BELOW))).code == 0
+        await node.bookie.end_limbo(2)
+        assert (await node.bookie.read_lac(2)).lac == ENTRIES - 2, "the batches carry it"
         await node.stop()
         limbo = await load_limbo(node.disk, f"{ROOT}/limbo")
         assert (limbo.events, limbo.below, limbo.index) == (1, BELOW, 1)
@@ -111,7 +111,7 @@ def test_j19_what_is_in_the_journal_only_is_replayed_over_the_new_index_with_its
         assert (await node.add(big(0, 4))).code == 0
         await node.bookie.fence(4, b"")
         await node.kill()
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         assert await said_of(node, 4, 0) == "held"
         assert await said_of(node, 4, 1) == "EntryUnknown"
@@ -122,15 +122,19 @@ def test_j19_what_is_in_the_journal_only_is_replayed_over_the_new_index_with_its
     run_seed(1, scenario)
 
 
-def test_a_new_index_leaves_it_to_the_collector_which_ledgers_go_and_when() -> None:
+def test_a_new_index_leaves_it_to_garbage_collection_which_ledgers_go_and_when() -> None:
     deleted, released, missing = LEDGERS
     delay_s = SETTINGS.collection.missing_delay_s // 4
 
     async def scenario(world: World) -> None:
         collection = SETTINGS.collection.model_copy(update={"deleted_delay_s": delay_s})
         node = await filled(world, settings=SETTINGS.model_copy(update={"collection": collection}))
-        await lose(node.disk)
-        node.metadata.fates = {deleted: Fate.DELETED, released: Fate.RELEASED, missing: Fate.MISSING}
+        await empty(node.disk, INDEX)
+        node.metadata.dispositions = {
+            deleted: LedgerDisposition.DELETED,
+            released: LedgerDisposition.RELEASED,
+            missing: LedgerDisposition.MISSING,
+        }
         await node.boot()
         for ledger_id in LEDGERS:
             assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
@@ -141,7 +145,7 @@ def test_a_new_index_leaves_it_to_the_collector_which_ledgers_go_and_when() -> N
         await world.clock.sleep(delay_s)
         await node.bookie.collect()
         assert await all_of(node, deleted) == ["NoSuchLedger"] * (ENTRIES + 1)
-        assert (await node.add(big(0, deleted), recovery=True)).code == NoSuchLedger.wire_code
+        assert (await node.add(big(0, deleted), kind=AddKind.RECOVERY)).code == NoSuchLedger.wire_code
         assert await said_of(node, missing, 0) == "held", "no operator has approved it"
         await node.stop()
 
@@ -152,7 +156,7 @@ class AwayMetadata(KnownMetadata):
     """Metadata that do not answer for a while."""
 
     def __init__(self, before: KnownMetadata, clock: Clock, away_seconds: float) -> None:
-        super().__init__(cookies=before.cookies, id_counter=BELOW, settled=SETTLED)
+        super().__init__(cookies=before.cookies, id_counter=BELOW, confirmed_prefixes=SETTLED)
         self._clock = clock
         self._back = clock.monotonic() + away_seconds
 
@@ -162,30 +166,24 @@ class AwayMetadata(KnownMetadata):
         return BELOW
 
 
-def test_without_the_id_counter_there_is_no_new_index_and_nothing_has_changed() -> None:
+@pytest.mark.parametrize(("lost", "patience_s"), [(True, 120), (False, 60)], ids=["lost index", "replacement"])
+def test_a_bookie_that_needs_the_id_counter_waits_for_it_but_not_for_ever_and_changes_nothing(
+    lost: bool, patience_s: float
+) -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
-        await lose(node.disk)
-        before = node.metadata
-        node.metadata = AwayMetadata(before, world.clock, 7_200)
+        if lost:
+            await empty(node.disk, INDEX)
+        else:
+            await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, 0, awaits_registration=True))
+        known = node.metadata
+        node.metadata = AwayMetadata(known, world.clock, 7_200)
         began = world.clock.monotonic()
-        with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
+        with pytest.raises(MetadataUnavailable, match="id counter cannot be read"):
             await node.boot()
-        assert world.clock.monotonic() - began < 120
-        assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == 0
-        node.metadata = before
-        await node.boot()
-        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        await lose(node.disk)
-        node.metadata = AwayMetadata(node.metadata, world.clock, 20)
+        assert world.clock.monotonic() - began < patience_s
+        assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == (0 if lost else 1)
+        node.metadata = AwayMetadata(known, world.clock, 20 if lost else 0)
         await node.boot()
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
         await node.stop()
@@ -196,8 +194,7 @@ def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -
 def test_the_index_of_another_bookie_is_refused_and_not_taken_for_a_lost_one() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
-        foreign = Cookie("b9", "another-uuid", "cluster-a").encode()
-        await node.disk.replace_file(f"{INDEX}/cookie", foreign)
+        await node.disk.replace_file(f"{INDEX}/cookie", Cookie("b9", "another-uuid", "cluster-a").encode())
         with pytest.raises(ForeignDirectory, match="belongs to bookie b9"):
             await node.boot()
 
@@ -213,7 +210,7 @@ def test_the_old_index_stays_until_the_bookie_has_stopped_cleanly_and_an_old_one
         assert await node.disk.list(INDEX) == ["changes.log"]
         for ledger_id in LEDGERS:
             await node.bookie.end_limbo(ledger_id)
-        assert (await node.add(big(ENTRIES, 2), recovery=True)).code == 0
+        assert (await node.add(big(ENTRIES, 2), kind=AddKind.RECOVERY)).code == 0
         await node.kill()
         await node.boot()
         assert await node.disk.list(INDEX) == ["changes.log"]
@@ -226,7 +223,7 @@ def test_the_old_index_stays_until_the_bookie_has_stopped_cleanly_and_an_old_one
         assert await said_of(node, 2, ENTRIES) == "held"
         assert await said_of(node, 2, ENTRIES + 1) == "EntryAbsent"
         await node.stop()
-        await lose(node.disk, f"{INDEX}.1")
+        await empty(node.disk, f"{INDEX}.1")
         await node.boot()
         assert await said_of(node, 2, ENTRIES) == "held"
         assert await said_of(node, 2, ENTRIES + 1) == "EntryUnknown", "it is in limbo once more"
@@ -239,56 +236,46 @@ def test_the_old_index_stays_until_the_bookie_has_stopped_cleanly_and_an_old_one
 def test_a_damaged_stretch_costs_the_new_index_what_is_in_it_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
-        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
-        node.disk.rot.flip_bit(first, BLOCK_BYTES + 70, 1)  # in the table of its first stretch
-        await lose(node.disk)
+        first = await first_log(node)
+        node.disk.rot.flip_bit(first, BLOCK_BYTES + 70, 1)  # in the table of its first range
+        await empty(node.disk, INDEX)
         await node.boot()
         for ledger_id in LEDGERS:
             said = await all_of(node, ledger_id)
             assert said == ["EntryUnknown"] + ["held"] * (ENTRIES - 1) + ["EntryUnknown"]
         assert any(first in line_of(record) for record in caplog.records if "new index" in record.getMessage())
-        assert (await node.add(big(0, 2), recovery=True)).code == 0
+        assert (await node.add(big(0, 2), kind=AddKind.RECOVERY)).code == 0
         assert await said_of(node, 2, 0) == "held"
         await node.stop()
 
     run_seed(1, scenario)
 
 
-def test_the_lac_that_batches_told_is_known_again_once_the_ledger_was_repaired() -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        await lose(node.disk)
-        await node.boot()
-        await node.bookie.end_limbo(2)
-        assert (await node.bookie.read_lac(2)).lac == ENTRIES - 2
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
 def test_c20_of_two_copies_the_intact_one_counts_and_of_two_that_differ_none() -> None:
-    """A repair put a good copy in the place of a damaged one; of another batch there are two that cannot both be."""
+    """Of ledgers 1 and 2 a repair put copies in the place of damaged ones, of 2 another; of 3 the later is damaged."""
 
     async def scenario(world: World) -> None:
         node = await filled(world)
-        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        first = await first_log(node)
         good = {ledger_id: node.disk.peek(first).index(big(0, ledger_id)) for ledger_id in LEDGERS}
         for ledger_id in (1, 2):
             node.disk.rot.flip_bit(first, good[ledger_id] + 200, 1)
         await node.boot()
-        other = big(0, 2, b"y")
-        assert (await node.add(big(0, 1), recovery=True)).code == 0
-        assert (await node.add(other, recovery=True)).code == 0
+        assert (await node.add(big(0, 1), kind=AddKind.RECOVERY)).code == 0
+        assert (await node.add(big(0, 2, b"y"), kind=AddKind.RECOVERY)).code == 0
         await node.bookie.flush()
         await node.stop()
         node.disk.rot.flip_bit(first, good[2] + 200, 1)  # and it is what it was
-        await lose(node.disk)
+        await append_to_logs(node, big(0, 3))
+        last = (await logs_of(node.disk))[-1]
+        node.disk.rot.flip_bit(last, node.disk.peek(last).index(big(0, 3)) + 200, 1)
+        await empty(node.disk, INDEX)
         await node.boot()
-        assert await all_of(node, 1) == ["held"] * ENTRIES + ["EntryUnknown"]
+        for ledger_id in (1, 3):
+            assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
         assert await all_of(node, 2) == ["EntryUnknown"] + ["held"] * (ENTRIES - 1) + ["EntryUnknown"]
-        assert await all_of(node, 3) == ["held"] * ENTRIES + ["EntryUnknown"]
         # What the other bookies have is taken.
-        assert (await node.add(big(0, 2), recovery=True)).code == 0
+        assert (await node.add(big(0, 2), kind=AddKind.RECOVERY)).code == 0
         await node.bookie.flush()
         await node.bookie.end_limbo(2)
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryAbsent"]
@@ -300,30 +287,14 @@ def test_c20_of_two_copies_the_intact_one_counts_and_of_two_that_differ_none() -
 def test_what_others_left_among_the_logs_is_not_put_into_a_new_index() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
-        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        first = await first_log(node)
         await node.disk.replace_file(f"{ROOT}/ledgers/{log_name(0x1234)}", node.disk.peek(first))
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         row = await node.bookie._parts.index.find(2, 0)
         assert row is not None
         assert row.location.log_id == 1
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_a_bookie_that_must_ask_how_many_ledgers_there_are_does_not_wait_for_the_metadata_for_ever() -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, 0, awaits_enrolment=True))
-        node.metadata = AwayMetadata(node.metadata, world.clock, 7_200)
-        began = world.clock.monotonic()
-        with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
-            await node.boot()
-        assert world.clock.monotonic() - began < 60
-        node.metadata = KnownMetadata(cookies=node.metadata.cookies, id_counter=BELOW, settled=SETTLED)
-        await node.boot()
         await node.stop()
 
     run_seed(1, scenario)
@@ -337,10 +308,10 @@ def test_what_a_crash_left_behind_the_durable_end_of_a_log_gets_a_row_only_if_it
         logs = await EntryLogs.open(node.disk, [f"{ROOT}/ledgers"], uuid, SETTINGS.storage, world.clock)
         (location,) = await logs.append([big(ENTRIES, 2)])
         await node.kill()
-        last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
+        last = (await logs_of(node.disk))[-1]
         if torn:
             await (await node.disk.open(last)).write(location.offset + location.size - 1, [b"?"])
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown" if torn else "held"]
         await node.stop()
@@ -349,12 +320,12 @@ def test_what_a_crash_left_behind_the_durable_end_of_a_log_gets_a_row_only_if_it
 
 
 def test_a_log_that_the_device_does_not_give_keeps_the_bookie_down_and_nothing_has_changed() -> None:
-    """What would be left out of the new index could be taken for dead, and be removed."""
+    """Entries left out of the new index could be taken for dead, and be removed."""
 
     async def scenario(world: World) -> None:
         node = await filled(world)
-        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
-        await lose(node.disk)
+        first = await first_log(node)
+        await empty(node.disk, INDEX)
         node.disk.fail("read", first, nth=3, times=3)
         with pytest.raises(DiskFailed):
             await node.boot()
@@ -376,20 +347,6 @@ async def append_to_logs(node: DiskBookie, *batches: bytes) -> None:
     await logs.close()
 
 
-def test_c20_the_earlier_of_two_copies_counts_where_the_later_one_is_damaged() -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        await append_to_logs(node, big(0, 1))
-        last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
-        node.disk.rot.flip_bit(last, node.disk.peek(last).index(big(0, 1)) + 200, 1)
-        await lose(node.disk)
-        await node.boot()
-        assert await all_of(node, 1) == ["held"] * ENTRIES + ["EntryUnknown"]
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
 @pytest.mark.parametrize(
     ("copies", "unknown"),
     [
@@ -405,7 +362,7 @@ def test_c20_of_copies_in_one_log_that_differ_or_overlap_none_counts_and_their_n
     async def scenario(world: World) -> None:
         node = await filled(world)
         await append_to_logs(node, *copies, big(13, 2))
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         rows = await node.bookie._parts.index.find_range(2, 0, 20, 100)
         nowhere = [range(row.first_entry_id, row.last_entry_id + 1) for row in rows if not row.location.log_id]
@@ -430,21 +387,21 @@ def test_c20_of_copies_in_one_log_that_differ_or_overlap_none_counts_and_their_n
         ([(5, 5), (6, 2)], [(6, 2), (8, 2), (5, 1)]),
     ],
 )
-def test_copies_that_overlap_keep_no_good_one_out_whatever_its_bounds(
+def test_overlapping_copies_keep_no_good_one_with_any_bounds_out(
     copies: list[tuple[int, int]], good: list[tuple[int, int]], bring: str, crashes: bool
 ) -> None:
     """The bytes of one of them may be those that a repair brings, or none of them."""
 
     async def scenario(world: World) -> None:
         node = await filled(world)
-        node.metadata.settled[2] = Settled(9, closed=True)
+        node.metadata.confirmed_prefixes[2] = ConfirmedPrefix(9, closed=True)
         await append_to_logs(node, *(batch_of(first, count, ledger_id=2) for first, count in copies))
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         for at, (first, count) in enumerate(good):
             data = batch_of(first, count, ledger_id=2)
             for _ in range(2):
-                assert (await node.add(data, repair=bring == "repair", recovery=bring == "recovery")).code == 0
+                assert (await node.add(data, kind=AddKind(bring))).code == 0
             if crashes:
                 await node.lose_power()
                 await node.boot()
@@ -466,31 +423,31 @@ def test_copies_that_overlap_keep_no_good_one_out_whatever_its_bounds(
 
 @pytest.mark.parametrize("flushed", ["before", "just now"])
 def test_way_is_not_made_over_a_good_copy_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch, flushed: str) -> None:
-    """Between the look at the rows and their change, the neighbour is put; its row comes before the cache lets go."""
+    """The neighbour is put between reading and changing the rows; its row is written before the cache releases it."""
     neighbour, late = batch_of(5, 2, ledger_id=2), batch_of(7, 3, ledger_id=2)
 
     async def scenario(world: World) -> None:
         node = await filled(world)
-        node.metadata.settled[2] = Settled(9, closed=True)
+        node.metadata.confirmed_prefixes[2] = ConfirmedPrefix(9, closed=True)
         await append_to_logs(node, batch_of(5, 5, ledger_id=2), batch_of(7, 1, ledger_id=2))
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         index, cache = node.bookie._parts.index, node.bookie._parts.cache
         survey, release = index.survey, cache.release
         looks: list[int] = []
 
-        async def slow_survey(*asked: int) -> Told:
+        async def slow_survey(*asked: int) -> RangeSurvey:
             told = await survey(*asked)
             looks.append(asked[1])
             if looks == [7]:
-                assert (await node.add(neighbour, repair=True)).code == 0
+                assert (await node.add(neighbour, kind=AddKind.REPAIR)).code == 0
                 if flushed == "just now":
                     monkeypatch.setattr(cache, "release", lambda: None)
                 await node.bookie.flush()
             return told
 
         monkeypatch.setattr(index, "survey", slow_survey)
-        code = (await node.add(late, repair=True)).code
+        code = (await node.add(late, kind=AddKind.REPAIR)).code
         monkeypatch.setattr(index, "survey", survey)
         monkeypatch.setattr(cache, "release", release)
         assert code == 0
@@ -508,11 +465,11 @@ def test_way_is_not_made_over_a_good_copy_that_came_meanwhile(monkeypatch: pytes
 def test_what_is_left_of_copies_that_overlap_stays_unknown() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
-        node.metadata.settled[2] = Settled(9, closed=True)
+        node.metadata.confirmed_prefixes[2] = ConfirmedPrefix(9, closed=True)
         await append_to_logs(node, batch_of(5, 3, ledger_id=2), batch_of(7, 5, ledger_id=2))
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
-        assert (await node.add(batch_of(6, 2, ledger_id=2), repair=True)).code == 0
+        assert (await node.add(batch_of(6, 2, ledger_id=2), kind=AddKind.REPAIR)).code == 0
         await node.bookie.flush()
         await node.bookie.end_limbo(2)
         for entry_id in (5, 8, 9, 10, 11):
@@ -530,8 +487,8 @@ def test_what_a_start_that_was_cut_off_has_left_is_no_part_of_the_new_index() ->
         node = await filled(world)
         await node.disk.make_directory(f"{INDEX}.1")
         await node.disk.replace_file(f"{INDEX}.1/changes.log", node.disk.peek(f"{INDEX}/changes.log"))
-        await node.disk.unlink(logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0])
-        await lose(node.disk)
+        await node.disk.unlink(await first_log(node))
+        await empty(node.disk, INDEX)
         await node.boot()
         assert await node.bookie._parts.index.find(1, 0) is None, "its log is gone"
         assert await said_of(node, 1, 0) == "EntryUnknown"
@@ -561,7 +518,7 @@ def test_an_old_index_that_cannot_be_removed_keeps_no_bookie_down(caplog: pytest
     run_seed(1, scenario)
 
 
-def test_how_long_the_steps_of_a_start_took_is_told_and_making_the_index_again_is_one_of_its_own() -> None:
+def test_the_steps_of_a_start_are_timed_and_an_index_rebuild_is_one_of_them() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world, latency=Latency(mean_seconds=0.001))
         await node.boot()
@@ -571,7 +528,7 @@ def test_how_long_the_steps_of_a_start_took_is_told_and_making_the_index_again_i
         assert found["boot_entry_logs_seconds"] > 0
         assert (await node.add(big(ENTRIES, 2))).code == 0
         await node.lose_power()
-        await lose(node.disk)
+        await empty(node.disk, INDEX)
         await node.boot()
         found = node.bookie.readings()
         assert found["boot_index_seconds"] == 0 < found["boot_index_again_seconds"]

@@ -1,4 +1,4 @@
-"""Entry logs that are gone, unreadable or somebody else's: UNKNOWN, told, and mended by repairs; never ABSENT."""
+"""Entry logs that are missing, unreadable or foreign: UNKNOWN, reported, and repaired; never ABSENT."""
 
 import os
 import uuid
@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.bookie.storage.entry_log.format import log_name
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import DamagedBatch
-from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DiskFailed, EntryUnknown
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BLOCK_BYTES, KIB
+from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.logging import line_of
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 LOGS = f"{ROOT}/ledgers"
@@ -53,7 +54,7 @@ def test_a_batch_of_a_lost_log_is_unknown_listed_once_it_was_read_and_mended_by_
             await node.bookie.read_batches(1, 1, 1, 1)
         assert await node.bookie.damaged((-1, -1), 10) == (DamagedBatch(1, 1, 1),)
         assert (await node.add(batch_of(1))).code == EntryUnknown.wire_code, "only a repair brings it back"
-        assert (await node.add(batch_of(1), recovery=True)).code == 0
+        assert (await node.add(batch_of(1), kind=AddKind.RECOVERY)).code == 0
         await check_all_held(node)
         await node.bookie.flush()
         assert await node.bookie.damaged((-1, -1), 10) == ()
@@ -71,14 +72,14 @@ def test_a_batch_that_the_device_refuses_is_mended_by_a_repair_but_not_after_one
         path = await log_of(node.disk, 1)
         await node.boot()
         node.disk.fail("read", path, times=1, error=DiskFailed)
-        assert (await node.add(batch_of(1), recovery=True)).code == 0
+        assert (await node.add(batch_of(1), kind=AddKind.RECOVERY)).code == 0
         await node.bookie.flush()
         row = await node.bookie._parts.index.find(1, 1)
         assert row is not None
         assert row.location.log_id == 2, "it is held, as could be read then"
         node.bookie._parts.read_cache.forget(1)
         node.disk.fail("read", path, times=2, error=DiskFailed)
-        assert (await node.add(batch_of(1), recovery=True)).code == 0
+        assert (await node.add(batch_of(1), kind=AddKind.RECOVERY)).code == 0
         await node.bookie.flush()
         row = await node.bookie._parts.index.find(1, 1)
         assert row is not None
@@ -95,7 +96,7 @@ def test_an_index_that_cannot_be_read_is_no_reason_to_take_a_batch_for_lost() ->
         await node.bookie.read_batches(1, 0, 0, 1)
         node.disk.fail("read", "changes.log", nth=2, times=2, error=DiskFailed)
         node.disk.fail("read", await log_of(node.disk, 1), times=1, error=DiskFailed)
-        assert (await node.add(batch_of(1), recovery=True)).code == EntryUnknown.wire_code
+        assert (await node.add(batch_of(1), kind=AddKind.RECOVERY)).code == EntryUnknown.wire_code
         await node.stop()
 
     run_seed(1, scenario)
@@ -115,7 +116,7 @@ def on_a_real_disk(path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "pipe", "link that leads nowhere", "link to a pipe"])
-async def test_what_is_named_like_a_log_and_is_no_file_is_told_and_left_alone(tmp_path: Path, what: str) -> None:
+async def test_what_is_named_like_a_log_and_is_no_file_is_reported_and_left_alone(tmp_path: Path, what: str) -> None:
     home = tmp_path / "ledgers"
     home.mkdir()
     strange = home / log_name(1)
@@ -136,7 +137,7 @@ async def test_what_is_named_like_a_log_and_is_no_file_is_told_and_left_alone(tm
     await disk.close()
 
 
-def test_the_log_of_another_bookie_and_one_under_a_wrong_name_are_told_once_and_never_used(
+def test_the_log_of_another_bookie_and_one_under_a_wrong_name_are_reported_once_and_never_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario(world: World) -> None:

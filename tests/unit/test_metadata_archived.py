@@ -1,10 +1,8 @@
-"""What a ledger's metadata say of the archive: ways in and on, what each refuses, and that none leads back."""
+"""The archive in ledger metadata: valid transitions, refused ones, and none leads back."""
 
-import struct
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -12,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tallybook.core.errors import Conflict, DamagedFile, InvalidArgument, InvariantViolation, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.archived import (
+from tallybook.metadata.codec import decode_ledger, encode_ledger
+from tallybook.metadata.ledger.archived import (
     MAX_KEY_BYTES,
     ArchiveAttempt,
     IndexPart,
@@ -22,9 +21,10 @@ from tallybook.metadata.archived import (
     commit_archived,
     release_copies,
 )
-from tallybook.metadata.codec import decode_ledger, encode_ledger
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, check_succession, close
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_recovery, check_succession, close
 from tallybook.proto import metadata_pb2 as pb
+
+from .test_metadata_codec import sealed
 
 TTL_MS = 60_000
 OPEN = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "c", 1_700_000_000_000)
@@ -53,24 +53,9 @@ ARCHIVED = commit_archived(begin(CLOSED, attempt()), receipt())
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "",
-        "/a",
-        "a/",
-        "a//b",
-        ".",
-        "..",
-        "../a",
-        "a/../b",
-        "a/./b",
-        "a\\b",
-        "a\nb",
-        "a\0b",
-        "\ud800",
-        "x" * 1025,
-        "ü" * 513,
-    ],
-)
+    ["", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\\b", "a\nb", "a\0b", "\ud800", "x" * 1025,
+     "ü" * 513],
+)  # fmt: skip
 def test_a_key_that_leads_elsewhere_or_nowhere_is_refused(key):
     with pytest.raises(InvalidArgument, match="is not the key of an archive object"):
         receipt(key=key)
@@ -93,32 +78,32 @@ def test_an_index_outside_its_object_or_without_a_byte_is_refused(index):
 @pytest.mark.parametrize(
     "changes", [{"object_id": ""}, {"object_sha256": bytes(31)}, {"entries": -1}, {"payload_bytes": -1}], ids=repr
 )
-def test_a_receipt_that_identifies_nothing_is_refused(changes):
+def test_a_receipt_or_an_attempt_that_identifies_nothing_is_refused(changes):
     with pytest.raises(InvalidArgument):
         receipt(**changes)
-
-
-def test_an_attempt_names_its_object():
     with pytest.raises(InvalidArgument, match="names its object"):
         attempt("")
 
 
-@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
-@pytest.mark.parametrize("change", [{"archiving": attempt()}, {"archived": receipt(entries=0, payload_bytes=0)}])
-def test_only_a_closed_ledger_is_in_an_archive(state, change):
-    with pytest.raises(InvalidArgument, match="not closed"):
-        replace(OPEN, state=state, **change)
+EMPTY = receipt(entries=0, payload_bytes=0)
 
 
-@pytest.mark.parametrize("change", [{"entries": 9}, {"entries": 11}, {"payload_bytes": 99}])
-def test_a_receipt_is_of_the_whole_ledger(change):
-    with pytest.raises(InvalidArgument, match="10 entries of 100 bytes"):
-        replace(CLOSED, archived=receipt(**change))
-
-
-def test_copies_are_not_released_without_an_archive():
-    with pytest.raises(InvalidArgument, match="in no archive"):
-        replace(CLOSED, copies_released=True)
+@pytest.mark.parametrize(
+    ("metadata", "change", "complaint"),
+    [
+        (OPEN, {"archiving": attempt()}, "not closed"),
+        (begin_recovery(OPEN), {"archiving": attempt()}, "not closed"),
+        (OPEN, {"archived": EMPTY}, "not closed"),
+        (begin_recovery(OPEN), {"archived": EMPTY}, "not closed"),
+        (CLOSED, {"archived": receipt(entries=9)}, "10 entries of 100 bytes"),
+        (CLOSED, {"archived": receipt(entries=11)}, "10 entries of 100 bytes"),
+        (CLOSED, {"archived": receipt(payload_bytes=99)}, "10 entries of 100 bytes"),
+        (CLOSED, {"copies_released": True}, "in no archive"),
+    ],
+)
+def test_metadata_say_of_the_archive_only_what_can_be(metadata, change, complaint):
+    with pytest.raises(InvalidArgument, match=complaint):
+        replace(metadata, **change)
 
 
 # --- transitions ------------------------------------------------------------------------------------------------------
@@ -132,29 +117,6 @@ def test_an_attempt_is_announced_carried_through_and_released():
     assert release_copies(archived, "one") == replace(archived, copies_released=True)
 
 
-def test_an_empty_ledger_is_archived_like_any_other():
-    empty = close(OPEN, -1, 0)
-    done = commit_archived(begin(empty, attempt()), receipt(entries=0, payload_bytes=0))
-    assert done.archived.entries == 0
-
-
-@pytest.mark.parametrize("ledger", [OPEN, begin_recovery(OPEN)], ids=["open", "in recovery"])
-def test_a_ledger_that_is_not_closed_is_not_archived(ledger):
-    with pytest.raises(InvalidArgument, match="not closed"):
-        begin(ledger, attempt())
-
-
-def test_announcing_again_changes_nothing():
-    trying = begin(CLOSED, attempt())
-    assert begin(trying, attempt()) == trying
-
-
-@pytest.mark.parametrize("age", [0, 1, TTL_MS - 1, 1 - TTL_MS])
-def test_a_rival_attempt_is_waited_for(age):
-    with pytest.raises(Conflict, match="being archived into object one"):
-        begin(begin(CLOSED, attempt()), attempt("two", 1_000_000 + age))
-
-
 @pytest.mark.parametrize("age", [TTL_MS, 10 * TTL_MS, -TTL_MS])
 def test_an_attempt_that_is_too_old_or_of_a_clock_far_ahead_is_replaced(age):
     later = attempt("two", 1_000_000 + age)
@@ -164,67 +126,58 @@ def test_an_attempt_that_is_too_old_or_of_a_clock_far_ahead_is_replaced(age):
         commit_archived(replaced, receipt("one"))
 
 
-def test_an_attempt_starts_from_where_the_ledger_is():
-    with pytest.raises(Conflict, match="in object None, not in zero"):
-        begin(CLOSED, attempt(), from_object="zero")
-    for from_object in (None, "zero"):
-        with pytest.raises(Conflict, match=f"in object one, not in {from_object}"):
-            begin(ARCHIVED, attempt("two"), from_object=from_object)
+MOVING = begin(ARCHIVED, attempt("two"), from_object="one")
+BEGUN, RELEASED = begin(CLOSED, attempt()), release_copies(ARCHIVED, "one")
 
 
-def test_no_object_is_written_twice():
-    with pytest.raises(InvalidArgument, match="in object one already"):
-        begin(ARCHIVED, attempt("one"), from_object="one")
+def test_a_transition_that_was_made_or_superseded_changes_nothing_more():
+    assert begin(BEGUN, attempt()) == BEGUN
+    for now in (ARCHIVED, MOVING):
+        assert commit_archived(now, receipt()) is now
+    for now, given_up in ((BEGUN, "two"), (ARCHIVED, "one")):
+        assert abandon_archiving(now, given_up) is now
+    assert release_copies(RELEASED, "one") == RELEASED
 
 
-def test_committing_again_changes_nothing_even_while_the_next_move_is_under_way():
-    assert commit_archived(ARCHIVED, receipt()) is ARCHIVED
-    moving = begin(ARCHIVED, attempt("two"), from_object="one")
-    assert commit_archived(moving, receipt()) is moving
-
-
-def test_a_commit_without_its_attempt_is_refused():
-    for metadata in (CLOSED, begin(CLOSED, attempt("two")), ARCHIVED):
-        with pytest.raises(Conflict, match="not being archived into object other any more"):
-            commit_archived(metadata, receipt("other"))
-
-
-def test_a_commit_of_part_of_the_ledger_is_refused():
-    with pytest.raises(InvalidArgument, match="its receipt is of 9 of 100"):
-        commit_archived(begin(CLOSED, attempt()), receipt(entries=9))
-
-
-def test_a_move_keeps_the_old_receipt_until_the_new_one_is_there():
-    moving = begin(ARCHIVED, attempt("two"), from_object="one")
-    assert moving.archived == receipt("one")
-    assert abandon_archiving(moving, "two") == ARCHIVED
-    moved = commit_archived(moving, receipt("two"))
-    assert (moved.archived, moved.archiving) == (receipt("two"), None)
-
-
-def test_what_was_released_stays_released_when_it_moves():
-    moving = begin(release_copies(ARCHIVED, "one"), attempt("two"), from_object="one")
+def test_a_move_keeps_the_old_receipt_until_the_new_one_is_there_and_the_release_for_ever():
+    assert MOVING.archived == receipt("one")
+    assert abandon_archiving(MOVING, "two") == ARCHIVED
+    moved = commit_archived(MOVING, receipt("two"))
+    assert (moved.archived, moved.archiving, moved.copies_released) == (receipt("two"), None, False)
+    moving = begin(RELEASED, attempt("two"), from_object="one")
     assert commit_archived(moving, receipt("two")).copies_released
 
 
-def test_only_the_attempt_under_way_is_given_up():
-    trying = begin(CLOSED, attempt())
-    assert abandon_archiving(trying, "one") == CLOSED
-    assert abandon_archiving(trying, "two") is trying
-    assert abandon_archiving(ARCHIVED, "one") is ARCHIVED
+GONE = "not being archived into object other any more"
 
 
-def test_copies_are_released_for_the_object_that_was_verified_only():
-    for metadata in (CLOSED, begin(CLOSED, attempt()), ARCHIVED):
-        with pytest.raises(Conflict, match="not in object two"):
-            release_copies(metadata, "two")
-    released = release_copies(ARCHIVED, "one")
-    assert release_copies(released, "one") == released
+REFUSED = [
+    (lambda: begin(OPEN, attempt()), InvalidArgument, "not closed"),
+    (lambda: begin(begin_recovery(OPEN), attempt()), InvalidArgument, "not closed"),
+    (lambda: begin(BEGUN, attempt("two")), Conflict, "being archived into object one"),
+    (lambda: begin(BEGUN, attempt("two", 1_000_000 + TTL_MS - 1)), Conflict, "being archived into object one"),
+    (lambda: begin(BEGUN, attempt("two", 1_000_000 - TTL_MS + 1)), Conflict, "being archived into object one"),
+    (lambda: begin(CLOSED, attempt(), from_object="zero"), Conflict, "in object None, not in zero"),
+    (lambda: begin(ARCHIVED, attempt("two")), Conflict, "in object one, not in None"),
+    (lambda: begin(ARCHIVED, attempt("two"), from_object="zero"), Conflict, "in object one, not in zero"),
+    (lambda: begin(ARCHIVED, attempt("one"), from_object="one"), InvalidArgument, "in object one already"),
+    (lambda: commit_archived(CLOSED, receipt("other")), Conflict, GONE),
+    (lambda: commit_archived(BEGUN, receipt("other")), Conflict, GONE),
+    (lambda: commit_archived(ARCHIVED, receipt("other")), Conflict, GONE),
+    (lambda: commit_archived(BEGUN, receipt(entries=9)), InvalidArgument, "its receipt is of 9 of 100"),
+    (lambda: release_copies(CLOSED, "two"), Conflict, "not in object two"),
+    (lambda: release_copies(BEGUN, "two"), Conflict, "not in object two"),
+    (lambda: release_copies(ARCHIVED, "two"), Conflict, "not in object two"),
+]
+
+
+def test_a_transition_that_does_not_fit_is_refused():
+    for transition, error, complaint in REFUSED:
+        with pytest.raises(error, match=complaint):
+            transition()
 
 
 # --- what no update may do --------------------------------------------------------------------------------------------
-
-MOVING = begin(ARCHIVED, attempt("two"), from_object="one")
 
 
 @pytest.mark.parametrize(
@@ -244,19 +197,11 @@ def test_no_update_forgets_the_archive_or_gets_ahead_of_it(old, change, complain
         check_succession(old, replace(old, **change))
 
 
-def test_what_is_allowed_may_follow():
-    check_succession(CLOSED, begin(CLOSED, attempt()))
-    check_succession(begin(CLOSED, attempt()), ARCHIVED)
-    check_succession(MOVING, commit_archived(MOVING, receipt("two")))
-    check_succession(ARCHIVED, release_copies(ARCHIVED, "one"))
-    check_succession(OPEN, CLOSED)
-
-
 object_ids = st.sampled_from(["one", "two", "three"])
 
 
 class ArchiveLife(RuleBasedStateMachine):
-    """Any number of archivers at once, each with clocks of its own, whose requests come in any order."""
+    """Several offloaders at once, each with its own clocks, with requests in any order."""
 
     @initialize()
     def create(self):
@@ -378,21 +323,6 @@ def test_the_golden_value_is_still_written_and_read():
     assert decode_ledger(GOLDEN, 7, "here") == FULL
 
 
-def test_every_field_of_attempt_and_receipt_is_stored():
-    plain = Receipt("x", "x", 10_000, bytes(32), IndexPart(1, 1, 1, 0), 10, 100, 0, 0)
-    stored = decode_ledger(encode_ledger(FULL), 7, "here").archived
-    for field in fields(Receipt):
-        if field.name not in ("entries", "payload_bytes"):  # the ledger's own
-            assert getattr(stored, field.name) == getattr(FULL.archived, field.name) != getattr(plain, field.name)
-
-
-def sealed(message: pb.Ledger) -> bytes:
-    """The message below a header that fits it."""
-    body = message.SerializeToString()
-    header = struct.pack("<4sHHI", b"TLED", 1, 0, len(body))
-    return header + struct.pack("<I", crc32c(body, crc32c(header))) + body
-
-
 SPOILERS = {
     "an attempt at nothing": lambda message: message.archiving.ClearField("object_id"),
     "a receipt of nothing": lambda message: message.archived.Clear(),
@@ -410,7 +340,7 @@ def test_a_well_formed_message_that_makes_no_sense_is_damage(spoil):
     message = pb.Ledger.FromString(GOLDEN[16:])
     spoil(message)
     with pytest.raises(DamagedFile, match="node /x"):
-        decode_ledger(sealed(message), 7, "node /x")
+        decode_ledger(sealed(b"TLED", message.SerializeToString()), 7, "node /x")
 
 
 @pytest.mark.parametrize("kind", ["ArchiveAttempt", "Receipt", "IndexPart"])
@@ -420,10 +350,4 @@ def test_a_field_that_is_not_known_inside_a_receipt_is_refused(kind):
     part = {"ArchiveAttempt": message.archiving, "Receipt": archived, "IndexPart": archived.index}[kind]
     part.MergeFromString(bytes([0xE8, 0x04, 1]))  # field 77
     with pytest.raises(NewerFormat, match=rf"with fields {kind}\.77,"):
-        decode_ledger(sealed(message), 7, "node /x")
-
-
-def test_a_ledger_that_left_the_archive_alone_is_stored_as_if_there_were_none():
-    trying = begin(CLOSED, attempt())
-    assert encode_ledger(abandon_archiving(trying, "one")) == encode_ledger(CLOSED)
-    assert len(encode_ledger(trying)) > len(encode_ledger(CLOSED))
+        decode_ledger(sealed(b"TLED", message.SerializeToString()), 7, "node /x")

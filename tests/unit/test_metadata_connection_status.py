@@ -1,4 +1,4 @@
-"""Whether the metadata store can be asked stands in the metrics of whoever asks it."""
+"""``metadata/connection_status.py``: whether the metadata store is reachable, in the metrics of each process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
 
-async def test_a_connection_that_is_lost_and_a_session_that_is_over_are_told_apart() -> None:
+async def test_a_connection_that_is_lost_and_a_session_that_is_over_are_distinguished() -> None:
     clock, plain = RealClock(), MemoryMetadata(SeededRng(1)).client()
     session = Session(("127.0.0.1:1",), "zk://", clock=clock, rng=SeededRng(1), timeout_seconds=1, session_seconds=1)
     load = MetadataClient(plain.store, plain.membership, link=session.link).metered(clock).load

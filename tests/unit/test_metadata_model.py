@@ -1,4 +1,4 @@
-"""The life of a ledger as its metadata tells it: what each transition does, what it refuses, and what always holds."""
+"""The state machine of ledger metadata: the effect of each transition, refused ones, and invariants."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tallybook.core.errors import InvalidArgument, InvariantViolation, LedgerClo
 from tallybook.core.ids import MAX_ID
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import decode_ledger, encode_ledger
-from tallybook.metadata.model import (
+from tallybook.metadata.ledger.model import (
     DigestType,
     Fragment,
     LedgerMetadata,
@@ -37,6 +37,7 @@ def ledger(**fields) -> LedgerMetadata:
 
 
 THREE_FRAGMENTS = (Fragment(0, ENSEMBLE), Fragment(10, ("b1", "b4", "b3")), Fragment(25, ("b5", "b4", "b3")))
+OTHERS = ("b1", "b2", "b9")
 
 
 # --- what a value must be ---------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def test_an_id_that_names_no_ledger_is_refused(ledger_id):
         replace(ledger(), ledger_id=ledger_id)
 
 
-# --- who holds what ---------------------------------------------------------------------------------------------------
+# --- ensemble members -------------------------------------------------------------------------------------------------
 
 
 def test_an_entry_belongs_to_the_fragment_that_covers_it():
@@ -102,20 +103,11 @@ def test_the_write_set_is_named_by_the_fragment_of_the_entry():
 # --- owner ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_that_was_never_owned_is_adopted_once():
-    adopted = adopt(ledger(), "mine")
-    assert adopted == replace(ledger(), writer_token="mine")
-    assert adopt(adopted, "mine") == adopted
-    with pytest.raises(LedgerHasWriter):
-        adopt(adopted, "yours")
-
-
-def test_an_owner_with_an_empty_token_is_still_an_owner():
-    with pytest.raises(LedgerHasWriter):
-        adopt(ledger(writer_token=""), "mine")
-
-
-def test_a_ledger_in_recovery_or_closed_is_not_adopted():
+def test_a_ledger_that_is_open_and_was_never_owned_is_adopted():
+    assert adopt(ledger(), "mine") == replace(ledger(), writer_token="mine")
+    for taken in (ledger(writer_token="yours"), ledger(writer_token="")):
+        with pytest.raises(LedgerHasWriter):
+            adopt(taken, "mine")
     with pytest.raises(LedgerFenced):
         adopt(begin_recovery(ledger()), "mine")
     with pytest.raises(LedgerClosed):
@@ -125,86 +117,44 @@ def test_a_ledger_in_recovery_or_closed_is_not_adopted():
 # --- recovery, close --------------------------------------------------------------------------------------------------
 
 
-def test_recovery_begins_once_and_never_reopens():
-    recovering = begin_recovery(ledger())
-    assert recovering == replace(ledger(), state=LedgerState.IN_RECOVERY)
+def test_a_transition_that_was_made_changes_nothing_more():
+    owned, recovering, closed = ledger(writer_token="mine"), begin_recovery(ledger()), close(ledger(), 9, 100)
+    changed = change_ensemble(ledger(), ledger().last_fragment, 10, OTHERS)
+    assert adopt(owned, "mine") == owned
     assert begin_recovery(recovering) is recovering
-    closed = close(recovering, 3, 10)
     assert begin_recovery(closed) is closed
-
-
-def test_the_first_close_settles_the_end():
-    closed = close(ledger(), 9, 100)
-    assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 9, 100)
     assert close(closed, 9, 100) is closed
-    for other in ((9, 101), (8, 100), (10, 100), (-1, 0)):
-        with pytest.raises(LedgerClosed, match="entry 9 with 100 bytes"):
-            close(closed, *other)
+    assert change_ensemble(changed, ledger().last_fragment, 10, OTHERS) is changed
 
 
-def test_an_empty_ledger_closes_at_no_entry():
-    assert close(ledger(), -1, 0).last_entry_id == -1
-    with pytest.raises(InvalidArgument):
-        close(ledger(), -1, 1)
+def test_an_end_before_the_last_fragment_is_possible_only_without_it():
+    shorter = close(ledger(fragments=THREE_FRAGMENTS), 23, 50, fragments=THREE_FRAGMENTS[:2])
+    assert (shorter.last_entry_id, shorter.fragments) == (23, THREE_FRAGMENTS[:2])
 
 
-def test_an_end_before_the_last_fragment_is_refused_unless_the_fragments_say_otherwise():
-    open_ledger = ledger(fragments=THREE_FRAGMENTS)
-    assert close(open_ledger, 24, 50).last_entry_id == 24
-    with pytest.raises(InvalidArgument):
-        close(open_ledger, 23, 50)
-    shorter = close(open_ledger, 23, 50, fragments=THREE_FRAGMENTS[:2])
-    assert shorter.fragments == THREE_FRAGMENTS[:2]
-
-
-@pytest.mark.parametrize("end", [(-2, 0), (MAX_ID + 1, 5), (3, -1)])
+@pytest.mark.parametrize("end", [(-2, 0), (MAX_ID + 1, 5), (26, -1), (-1, 1), (23, 50)])
 def test_an_end_that_cannot_be_is_refused(end):
     with pytest.raises(InvalidArgument):
-        close(ledger(), *end)
+        close(ledger(fragments=THREE_FRAGMENTS), *end)
 
 
-def test_missed_ranges_are_settled_by_the_close():
+def test_missed_ranges_of_one_bookie_that_meet_become_one_and_end_with_the_close():
     missed = (
-        MissedRange("b1", 2, None),
-        MissedRange("b2", 3, 20),
-        MissedRange("b3", 10, None),
-        MissedRange("b1", 0, 1),
-    )
-    closed = close(record_missed(ledger(), missed), 9, 100)
-    assert closed.missed == (MissedRange("b1", 0, 9), MissedRange("b2", 3, 9))
-
-
-def test_missed_ranges_of_one_bookie_that_meet_become_one():
-    missed = (
-        MissedRange("b3", 7, 9),
-        MissedRange("b1", 10, 12),
-        MissedRange("b3", 0, 4),
-        MissedRange("b1", 5, 10),
-        MissedRange("b3", 5, 5),
-        MissedRange("b1", 13, None),
-        MissedRange("b1", 20, 30),
-    )
-    told = (MissedRange("b3", 0, 5), MissedRange("b3", 7, 9), MissedRange("b1", 5, None))
+        MissedRange("b3", 7, 9), MissedRange("b1", 10, 12), MissedRange("b3", 0, 4), MissedRange("b1", 5, 10),
+        MissedRange("b3", 5, 5), MissedRange("b1", 13, None), MissedRange("b1", 20, 30), MissedRange("b2", 9, None),
+    )  # fmt: skip
+    told = (MissedRange("b3", 0, 5), MissedRange("b3", 7, 9), MissedRange("b1", 5, None), MissedRange("b2", 9, None))
     assert record_missed(ledger(), missed).missed == told
     closed = close(ledger(), 8, 100, missed=missed)
     assert closed.missed == (MissedRange("b3", 0, 5), MissedRange("b3", 7, 8), MissedRange("b1", 5, 8))
+    with pytest.raises(LedgerClosed):
+        record_missed(closed, [])
 
 
 @pytest.mark.parametrize("custom", [{"a": "text"}, {"a": None}, {1: b"x"}, {"a": bytearray(b"x")}], ids=repr)
 def test_custom_metadata_that_is_not_text_to_bytes_is_refused(custom):
     with pytest.raises(InvalidArgument, match="text to bytes"):
         ledger(custom=custom)
-
-
-@pytest.mark.parametrize("missed", [MissedRange("b1", -1, 1), MissedRange("b1", 5, 4)], ids=repr)
-def test_a_missed_range_of_nothing_is_refused(missed):
-    with pytest.raises(InvalidArgument):
-        record_missed(ledger(), [missed])
-
-
-def test_missed_ranges_of_a_closed_ledger_are_left_alone():
-    with pytest.raises(LedgerClosed):
-        record_missed(close(ledger(), 9, 100), [])
 
 
 # --- succession -------------------------------------------------------------------------------------------------------
@@ -225,8 +175,6 @@ FORBIDDEN = {
     "another fragment": {"fragments": (Fragment(0, ENSEMBLE), Fragment(5, ENSEMBLE))},
 }
 
-OTHERS = ("b1", "b2", "b9")
-
 
 def test_an_end_belongs_to_closed_ledgers_and_lies_in_or_right_before_the_last_fragment():
     for end in ({"last_entry_id": 9}, {"length": 1}, {"last_entry_id": 0, "state": LedgerState.IN_RECOVERY}):
@@ -246,30 +194,14 @@ def test_what_no_bookie_can_have_missed_is_refused():
     for missed in (MissedRange("b1", -1, 3), MissedRange("b1", 5, 4), MissedRange("", 0, 4)):
         with pytest.raises(InvalidArgument, match="can miss"):
             ledger(missed=(missed,))
+    for missed in (MissedRange("b1", -1, 1), MissedRange("b1", 5, 4)):
+        with pytest.raises(InvalidArgument):
+            record_missed(ledger(), [missed])
     with pytest.raises(InvalidArgument, match="can miss"):
         ledger(state=LedgerState.CLOSED, last_entry_id=9, missed=(MissedRange("b1", 0, None),))
 
 
 # --- ensemble change --------------------------------------------------------------------------------------------------
-
-
-def test_an_ensemble_changes_from_an_entry_on():
-    old = ledger()
-    new = change_ensemble(old, old.last_fragment, 10, OTHERS)
-    assert new.fragments == (Fragment(0, ENSEMBLE), Fragment(10, OTHERS))
-    check_succession(old, new)
-
-
-def test_a_fragment_that_starts_where_the_last_one_does_takes_its_place():
-    old = ledger(fragments=THREE_FRAGMENTS)
-    new = change_ensemble(old, old.last_fragment, 25, OTHERS)
-    assert new.fragments == (*THREE_FRAGMENTS[:2], Fragment(25, OTHERS))
-
-
-def test_a_change_that_was_made_changes_nothing_more():
-    old = ledger()
-    new = change_ensemble(old, old.last_fragment, 10, OTHERS)
-    assert change_ensemble(new, old.last_fragment, 10, OTHERS) is new
 
 
 def test_a_repair_of_an_older_fragment_survives_a_change():
@@ -359,7 +291,7 @@ def test_no_update_moves_the_start_of_an_older_fragment():
 
 
 @pytest.mark.parametrize("change", FORBIDDEN.values(), ids=FORBIDDEN)
-def test_nothing_that_a_close_settled_may_change(change):
+def test_nothing_that_a_close_made_final_may_change(change):
     old = close(ledger(), 9, 100)
     with pytest.raises(InvariantViolation):
         check_succession(old, replace(old, **change))
@@ -371,11 +303,6 @@ def test_a_ledger_keeps_its_owner(owner):
     check_succession(ledger(writer_token="ours"), begin_recovery(ledger(writer_token="ours")))
     with pytest.raises(InvariantViolation, match="owner"):
         check_succession(ledger(writer_token="ours"), ledger(writer_token=owner))
-
-
-def test_a_repair_may_replace_a_bookie_of_a_closed_ledger_in_place():
-    old = close(ledger(), 9, 100)
-    check_succession(old, replace(old, fragments=(Fragment(0, ("b1", "b9", "b3")),)))
 
 
 bookie_ids = st.sampled_from([f"b{n}" for n in range(1, 9)])
@@ -483,13 +410,3 @@ class LedgerLife(RuleBasedStateMachine):
 
 TestLedgerLife = LedgerLife.TestCase
 TestLedgerLife.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
-@given(st.lists(st.integers(1, 50), max_size=6), st.integers(0, 400))
-def test_exactly_one_fragment_holds_an_entry(gaps, entry_id):
-    firsts = [0]
-    for gap in gaps:
-        firsts.append(firsts[-1] + gap)
-    metadata = ledger(fragments=tuple(Fragment(first, ENSEMBLE) for first in firsts))
-    holders = [f for f in metadata.fragments if f.first_entry_id <= entry_id <= metadata.fragment_end(f)]
-    assert holders == [metadata.fragment_of(entry_id)]

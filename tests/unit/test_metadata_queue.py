@@ -1,20 +1,20 @@
-"""Who of a client's writers gets to the metadata store, and in which order."""
+"""The queue of a client's writers for the metadata store: who is next."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from tallybook.client.writer.metadata_line import MetadataLine, Turn
+from tallybook.client.writer.ensemble.metadata_queue import MetadataQueue, MetadataTurn
 
 
 class Writers:
-    """Writers that come for a turn, and keep it until they are told to go."""
+    """Writers that wait for a turn, and keep it until they are released."""
 
     def __init__(self, most: int, kept: int) -> None:
-        self.line = MetadataLine(most, kept)
+        self.line = MetadataQueue(most, kept)
         self.had: list[str] = []
-        self.turns: dict[str, Turn] = {}
+        self.turns: dict[str, MetadataTurn] = {}
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 

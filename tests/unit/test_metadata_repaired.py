@@ -1,4 +1,4 @@
-"""What a repair may change in a ledger's metadata, and what it must leave to the writer."""
+"""Changes that a repair may make to ledger metadata, and those left to the writer."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, MissedRange, check_succession, close
-from tallybook.metadata.repaired import copies_given_back, replace_member, settled_fragments, without
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState, MissedRange, check_succession, close
+from tallybook.metadata.ledger.repaired import immutable_fragments, remove_missed, replace_member, without
 
 
 def ledger(*fragments: tuple[int, str], missed=(), last: int | None = 29) -> LedgerMetadata:
@@ -32,15 +32,16 @@ def test_a_bookie_takes_a_place_of_a_closed_ledger() -> None:
     check_succession(before, after)
 
 
-def test_done_already_is_done() -> None:
-    before = ledger((0, "aec"))
-    assert replace_member(before, 0, 1, "b", "e") == before
-    assert replace_member(before, 5, 0, "a", "x") == before, "there is no such fragment"
-
-
-def test_a_bookie_that_has_come_back_in_another_place_keeps_it() -> None:
-    before = ledger((0, "axb"))
-    assert replace_member(before, 0, 1, "b", "e") == before, "e was given what belongs to place 1"
+@pytest.mark.parametrize(
+    ("names", "change"),
+    [
+        ("aec", (0, 1, "b", "e")),  # it is done
+        ("aec", (5, 0, "a", "x")),  # there is no such fragment
+        ("axb", (0, 1, "b", "e")),  # b is back in another place, and e was given what belongs to place 1
+    ],
+)
+def test_a_replacement_that_does_not_fit_any_more_changes_nothing(names: str, change: tuple) -> None:
+    assert replace_member(ledger((0, names)), *change) == ledger((0, names))
 
 
 def test_the_fragment_that_still_grows_is_the_writers() -> None:
@@ -48,11 +49,11 @@ def test_the_fragment_that_still_grows_is_the_writers() -> None:
     with pytest.raises(InvalidArgument):
         replace_member(before, 10, 1, "b", "e")
     assert replace_member(before, 0, 1, "b", "e").fragments[0].bookies == ("a", "e", "c")
-    assert settled_fragments(before) == before.fragments[:1]
-    assert settled_fragments(replace(before, state=LedgerState.IN_RECOVERY)) == before.fragments[:1]
+    assert immutable_fragments(before) == before.fragments[:1]
+    assert immutable_fragments(replace(before, state=LedgerState.IN_RECOVERY)) == before.fragments[:1]
 
 
-def test_nobody_has_two_places_of_one_fragment() -> None:
+def test_no_bookie_has_two_positions_of_one_fragment() -> None:
     with pytest.raises(InvalidArgument):
         replace_member(ledger((0, "abc")), 0, 1, "b", "c")
 
@@ -63,10 +64,10 @@ def test_what_the_old_member_missed_goes_with_it_and_nothing_else() -> None:
     assert after.missed == (MissedRange("b", 10, 14), MissedRange("c", 5, 14))
 
 
-def test_copies_that_were_given_back_are_missed_no_more() -> None:
+def test_restored_copies_are_missed_no_more() -> None:
     before = ledger((0, "abc"), missed=(MissedRange("b", 5, 14), MissedRange("b", 20, 22)))
-    assert copies_given_back(before, "b", 0, 29).missed == ()
-    assert copies_given_back(before, "b", 8, 21).missed == (MissedRange("b", 5, 7), MissedRange("b", 22, 22))
+    assert remove_missed(before, "b", 0, 29).missed == ()
+    assert remove_missed(before, "b", 8, 21).missed == (MissedRange("b", 5, 7), MissedRange("b", 22, 22))
 
 
 @given(st.integers(0, 30), st.one_of(st.none(), st.integers(0, 30)), st.integers(0, 30), st.integers(0, 30))

@@ -1,4 +1,4 @@
-"""What a process may do to the metadata of a secured cluster: by its certificate, and by the rights of the file."""
+"""Changes that a process may make to the metadata of a secured cluster: by its certificate and by file permissions."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ import pytest
 
 from tallybook.core.access import Role
 from tallybook.core.errors import AccessDenied, DamagedFile, InvalidConfig, NoSuchCluster
-from tallybook.metadata.secured import RECORD, decode_required, require_security, requires_security
+from tallybook.metadata.records.security_required import RECORD, decode_required, require_security, requires_security
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -73,7 +73,7 @@ async def test_the_rules_in_a_directory_count_more_than_the_name_of_a_certificat
             await metadata.store.next_ledger_id()
 
 
-async def test_who_has_no_security_directory_may_only_read_where_the_cluster_requires_one(authority, tmp_path):
+async def test_a_process_without_a_security_directory_may_only_read_if_the_cluster_requires_one(authority, tmp_path):
     path, place = tmp_path / "data" / "metadata.db", issued(authority, tmp_path / "b1", Role.BOOKIE)
     async with await opened(path) as before:
         await before.store.write_record("name", b"value", None)
@@ -87,8 +87,8 @@ async def test_who_has_no_security_directory_may_only_read_where_the_cluster_req
             await require_security(stranger.store, RealClock(), SystemRng(), required=False)
     async with await opened(path, place) as admin:
         await require_security(admin.store, RealClock(), SystemRng(), required=False)
-    async with await opened(path) as anybody:
-        await anybody.store.write_record("other", b"value", None)
+    async with await opened(path) as anonymous:
+        await anonymous.store.write_record("other", b"value", None)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"required": 1}', b'{"format": 2, "required": false}'])
@@ -103,7 +103,7 @@ def test_only_a_client_whose_store_is_guarded_and_a_bookie_open_a_metadata_store
     parts = ("archive", "bookie", "cli", "client", "gateway", "offload", "repair", "spark", "stream")
     files = [file for part in parts for file in (ROOT / part).rglob("*.py")]
     opening = {str(file.relative_to(ROOT)) for file in files if re.search(r"[^_]open_metadata\(", file.read_text())}
-    assert opening == {"client/world.py", "bookie/server.py"}
+    assert opening == {"client/environment.py", "bookie/process/server.py"}
 
 
 # -- the rights of the file ----------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ except TallybookError as error:
 
 
 async def as_stranger(path: Path, what: str) -> str:
-    """What a process of another user reads, or is refused with; of the same one where the tests do not run as root."""
+    """The content or error that a process of another user gets; of the same user unless the tests run as root."""
     command = [sys.executable, "-c", PROGRAM, str(path), what]
     run = partial(subprocess.run, command, capture_output=True, text=True, check=True, timeout=30)
     return (await asyncio.to_thread(run)).stdout.strip()

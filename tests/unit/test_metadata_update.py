@@ -1,6 +1,7 @@
-"""The compare-and-set loop: conflicts are merged, unknown outcomes settled or reported, nothing is written twice."""
+"""The compare-and-set loop: conflicts are merged, unknown outcomes resolved or reported, nothing is written twice."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -20,13 +21,13 @@ from tallybook.core.errors import (
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.attempts import MAX_ATTEMPTS
-from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, adopt, begin_recovery, close
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, adopt, begin_recovery, close
 from tallybook.metadata.store import Ok
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.write_attempts import MAX_ATTEMPTS
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
 
 
 class ManualClock:
@@ -60,52 +61,55 @@ def tagged(tag: str):
 class Rig:
     """A memory store, seen honestly by ``other`` and through scripted faults by ``updater``."""
 
-    def __init__(self, *script: tuple[str, Fault], faults=None, **options) -> None:
+    def __init__(self, *script: tuple[str, Fault], **options) -> None:
         shared = MemoryMetadata(SeededRng(1))
         self.other = shared.client().store
         self.clock = ManualClock()
-        self.script = faults or Script(script)
+        self.script = Script(script)
         self.faulty = FaultyStore(shared.client().store, self.script, self.clock)
         self.updater = LedgerUpdater(self.faulty, self.clock, SeededRng(2), **options)
-        self.versions: list[int] = []
 
-    async def stored(self, ledger_id: int = 7) -> LedgerMetadata:
-        return (await self.other.read_ledger(ledger_id)).value
+    async def create(self, **fields):
+        return await self.other.create_ledger(ledger(**fields))
+
+    async def stored(self) -> LedgerMetadata:
+        return (await self.other.read_ledger(7)).value
 
     async def edit(self, transition) -> None:
-        """Somebody else's edit."""
+        """An edit of another client."""
         value, version = await self.other.read_ledger(7)
         assert isinstance(await self.other.update_ledger(transition(value), version), Ok)
+
+    def around(self, operation: str, *, before=None, after=None, times: int = 1) -> list[dict]:
+        """Run something before or after the first calls of an operation; gives the named arguments of all calls."""
+        original, calls = getattr(self.faulty, operation), []
+
+        async def call(*args, **named):
+            calls.append(named)
+            if before is not None and len(calls) <= times:
+                await before()
+            result = await original(*args, **named)
+            if after is not None and len(calls) <= times:
+                await after()
+            return result
+
+        setattr(self.faulty, operation, call)
+        return calls
 
 
 # --- without faults ---------------------------------------------------------------------------------------------------
 
 
-async def test_an_update_is_read_computed_and_written():
-    rig = Rig()
-    await rig.other.create_ledger(ledger())
-    updated = await rig.updater.update(7, begin_recovery)
-    assert updated == await rig.other.read_ledger(7)
-    assert updated.value.state is LedgerState.IN_RECOVERY
-
-
-async def test_what_is_there_already_is_not_written_again():
-    rig = Rig()
-    created = await rig.other.create_ledger(ledger())
-    assert await rig.updater.update(7, lambda metadata: metadata) == created
-    assert (await rig.other.read_ledger(7)).version == created.version
-
-
 async def test_a_known_value_saves_the_read():
     rig = Rig(("read_ledger", Fault.UNAVAILABLE))
-    created = await rig.other.create_ledger(ledger())
+    created = await rig.create()
     await rig.updater.update(7, begin_recovery, known=created)
     assert not rig.script.finished
 
 
 async def test_an_outdated_known_value_costs_a_conflict_and_nothing_else():
     rig = Rig()
-    known = await rig.other.create_ledger(ledger())
+    known = await rig.create()
     await rig.edit(tagged("theirs"))
     updated = await rig.updater.update(7, tagged("ours"), known=known)
     assert set(updated.value.custom) == {"theirs", "ours"}
@@ -123,26 +127,9 @@ async def test_that_there_is_nothing_to_do_is_never_concluded_from_a_known_value
 
 async def test_c08_edits_of_both_survive_a_conflict_in_either_order():
     rig = Rig()
-    await rig.other.create_ledger(ledger())
-    raced = False
-
-    def ours(metadata: LedgerMetadata) -> LedgerMetadata:
-        return tagged("ours")(metadata)
-
-    async def theirs() -> None:
-        await rig.edit(tagged("theirs"))
-
-    original = rig.faulty.update_ledger
-
-    async def update_after_theirs(metadata, version):
-        nonlocal raced
-        if not raced:
-            raced = True
-            await theirs()
-        return await original(metadata, version)
-
-    rig.faulty.update_ledger = update_after_theirs
-    await rig.updater.update(7, ours)
+    await rig.create()
+    rig.around("update_ledger", before=lambda: rig.edit(tagged("theirs")))
+    await rig.updater.update(7, tagged("ours"))
     assert set((await rig.stored()).custom) == {"ours", "theirs"}
 
 
@@ -154,7 +141,7 @@ async def test_what_a_transition_refuses_is_not_written():
     assert await rig.other.read_ledger(7) == created
 
 
-async def test_a_transition_that_changes_what_is_settled_is_a_defect():
+async def test_a_transition_that_changes_confirmed_entries_is_a_defect():
     rig = Rig()
     await rig.other.create_ledger(close(ledger(), 4, 9))
     with pytest.raises(InvariantViolation):
@@ -162,27 +149,21 @@ async def test_a_transition_that_changes_what_is_settled_is_a_defect():
     assert (await rig.stored()).length == 9
 
 
-async def test_a_ledger_that_is_not_there_cannot_be_updated():
+async def test_a_ledger_that_is_not_there_is_neither_updated_nor_deleted():
     with pytest.raises(NoSuchLedger):
         await Rig().updater.update(7, begin_recovery)
+    with pytest.raises(NoSuchLedger):
+        await Rig().updater.delete(7)
 
 
 async def test_endless_conflicts_end_in_a_typed_error_after_jittered_pauses():
     rig = Rig()
-    await rig.other.create_ledger(ledger())
-    count = 0
-    original = rig.faulty.update_ledger
-
-    async def always_late(metadata, version):
-        nonlocal count
-        count += 1
-        await rig.edit(tagged(f"theirs {count}"))
-        return await original(metadata, version)
-
-    rig.faulty.update_ledger = always_late
+    await rig.create()
+    numbers = itertools.count()
+    calls = rig.around("update_ledger", before=lambda: rig.edit(tagged(f"theirs {next(numbers)}")), times=MAX_ATTEMPTS)
     with pytest.raises(MetadataConflict):
         await rig.updater.update(7, tagged("ours"))
-    assert count == MAX_ATTEMPTS
+    assert len(calls) == MAX_ATTEMPTS
     assert "ours" not in (await rig.stored()).custom
     assert len(set(rig.clock.slept)) == MAX_ATTEMPTS - 1
     assert max(rig.clock.slept) <= 0.25
@@ -191,85 +172,46 @@ async def test_endless_conflicts_end_in_a_typed_error_after_jittered_pauses():
 # --- unknown outcomes -------------------------------------------------------------------------------------------------
 
 
-async def test_c07_an_own_edit_found_after_an_unknown_outcome_is_done():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
-    created = await rig.other.create_ledger(ledger())
+@pytest.mark.parametrize("fault", [None, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+async def test_c07_an_edit_is_made_once_for_any_outcome_of_its_first_write(fault):
+    rig = Rig(*[("update_ledger", fault)] if fault else [])
+    created = await rig.create()
+    reads = rig.around("read_ledger")
     updated = await rig.updater.update(7, begin_recovery)
     assert updated == (begin_recovery(created.value), created.version + 1)
+    assert all(read["linearizable"] for read in reads)
+    assert await rig.updater.update(7, begin_recovery) == updated, "what is there already is not written again"
+    await rig.faulty.land_late_writes()
     assert updated == await rig.other.read_ledger(7)
 
 
-async def test_c07_a_close_whose_answer_was_lost_is_not_taken_for_somebody_elses():
+async def test_c07_a_close_whose_answer_was_lost_is_not_taken_for_that_of_another_client():
     rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
-    await rig.other.create_ledger(ledger())
+    await rig.create()
     closed = await rig.updater.update(7, lambda metadata: close(metadata, 9, 100))
     assert (closed.value.last_entry_id, closed.value.length) == (9, 100)
 
 
-async def test_an_edit_that_was_lost_is_written_again():
+async def test_a_lost_edit_that_another_client_overwrote_is_merged():
     rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
-    created = await rig.other.create_ledger(ledger())
-    updated = await rig.updater.update(7, begin_recovery)
-    assert updated == (begin_recovery(created.value), created.version + 1)
-
-
-async def test_an_edit_that_lands_late_meets_a_version_that_has_moved_on():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LATE))
-    created = await rig.other.create_ledger(ledger())
-    updated = await rig.updater.update(7, tagged("ours"))
-    await rig.faulty.land_late_writes()
-    assert updated == await rig.other.read_ledger(7)
-    assert updated.version == created.version + 1
-
-
-async def test_a_lost_edit_over_which_somebody_else_wrote_is_merged():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
-    await rig.other.create_ledger(ledger())
-    original, raced = rig.faulty.read_ledger, []
-
-    async def read_after_theirs(ledger_id, *, linearizable=False):
-        if rig.script.finished and not raced:
-            raced.append(await rig.edit(tagged("theirs")))
-        return await original(ledger_id, linearizable=linearizable)
-
-    rig.faulty.read_ledger = read_after_theirs
+    await rig.create()
+    rig.around("update_ledger", after=lambda: rig.edit(tagged("theirs")))
     await rig.updater.update(7, tagged("ours"))
     assert set((await rig.stored()).custom) == {"ours", "theirs"}
 
 
-async def test_the_read_back_is_linearizable():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
-    await rig.other.create_ledger(ledger())
-    original, asked = rig.faulty.read_ledger, []
-
-    async def read(ledger_id, *, linearizable=False):
-        asked.append(linearizable)
-        return await original(ledger_id, linearizable=linearizable)
-
-    rig.faulty.read_ledger = read
-    await rig.updater.update(7, begin_recovery)
-    assert asked == [True, True]
-
-
 async def test_an_unknown_outcome_that_cannot_be_read_back_is_reported_as_unknown():
     rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED), ("read_ledger", Fault.UNAVAILABLE))
-    created = await rig.other.create_ledger(ledger())
+    created = await rig.create()
     with pytest.raises(MetadataOutcomeUnknown, match=r"ledger 7 may or may not take effect: .*applied"):
         await rig.updater.update(7, begin_recovery, known=created)
-
-
-async def test_a_refused_second_write_does_not_settle_the_first():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST), ("update_ledger", Fault.UNAVAILABLE))
-    await rig.other.create_ledger(ledger())
-    with pytest.raises(MetadataOutcomeUnknown):
-        await rig.updater.update(7, begin_recovery)
 
 
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
 async def test_c07_a_transition_that_refuses_a_second_time_does_not_settle_the_first_write(fault):
     """The value was legal when it was first written, and what goes into it has grown since."""
     rig = Rig(("update_ledger", fault))
-    await rig.other.create_ledger(ledger())
+    await rig.create()
     tries = []
 
     def grows(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -284,15 +226,8 @@ async def test_c07_a_transition_that_refuses_a_second_time_does_not_settle_the_f
 
 async def test_a_lost_write_over_a_version_that_has_moved_on_is_settled():
     rig = Rig(("update_ledger", Fault.UNKNOWN_LOST), ("update_ledger", Fault.UNAVAILABLE))
-    await rig.other.create_ledger(ledger())
-    original = rig.faulty.update_ledger
-
-    async def overtaken(metadata, version):
-        result = await original(metadata, version)
-        await rig.edit(tagged("theirs"))
-        return result
-
-    rig.faulty.update_ledger = overtaken
+    await rig.create()
+    rig.around("update_ledger", after=lambda: rig.edit(tagged("theirs")))
     with pytest.raises(MetadataUnavailable):
         await rig.updater.update(7, begin_recovery)
 
@@ -300,54 +235,40 @@ async def test_a_lost_write_over_a_version_that_has_moved_on_is_settled():
 async def test_a_store_that_does_not_answer_at_all_has_done_nothing():
     for operation in ("read_ledger", "update_ledger"):
         rig = Rig((operation, Fault.UNAVAILABLE))
-        created = await rig.other.create_ledger(ledger())
+        created = await rig.create()
         with pytest.raises(MetadataUnavailable):
             await rig.updater.update(7, begin_recovery)
         assert await rig.other.read_ledger(7) == created
 
 
-async def test_outcomes_that_stay_unknown_end_as_unknown_not_as_a_conflict():
-    rig = Rig(*[("update_ledger", Fault.UNKNOWN_LOST)] * MAX_ATTEMPTS)
-    await rig.other.create_ledger(ledger())
+@pytest.mark.parametrize(
+    ("faults", "deadline", "finished"),
+    [
+        ([Fault.UNKNOWN_LOST] * MAX_ATTEMPTS, {}, True),
+        ([Fault.UNKNOWN_LOST, Fault.UNAVAILABLE], {}, True),  # a second write that is refused settles nothing
+        ([Fault.UNKNOWN_LOST] * MAX_ATTEMPTS, {"timeout_seconds": 0.05}, False),  # no attempt begins after it
+    ],
+)
+async def test_outcomes_that_stay_unknown_end_as_unknown_not_as_a_conflict(faults, deadline, finished):
+    rig = Rig(*[("update_ledger", fault) for fault in faults], **deadline)
+    await rig.create()
     with pytest.raises(MetadataOutcomeUnknown):
         await rig.updater.update(7, begin_recovery)
-    assert rig.script.finished
-
-
-async def test_no_attempt_begins_after_the_deadline():
-    rig = Rig(*[("update_ledger", Fault.UNKNOWN_LOST)] * MAX_ATTEMPTS, timeout_seconds=0.05)
-    await rig.other.create_ledger(ledger())
-    with pytest.raises(MetadataOutcomeUnknown):
-        await rig.updater.update(7, begin_recovery)
-    assert not rig.script.finished
+    assert rig.script.finished is finished
 
 
 async def test_a_ledger_deleted_after_an_unknown_outcome_is_gone_for_certain():
     rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
-    created = await rig.other.create_ledger(ledger())
-    original = rig.faulty.update_ledger
-
-    async def deleted_meanwhile(metadata, version):
-        result = await original(metadata, version)
-        await rig.other.delete_ledger(7, created.version)
-        return result
-
-    rig.faulty.update_ledger = deleted_meanwhile
+    created = await rig.create()
+    rig.around("update_ledger", after=lambda: rig.other.delete_ledger(7, created.version))
     with pytest.raises(NoSuchLedger):
         await rig.updater.update(7, begin_recovery)
 
 
 async def test_a_close_that_lost_against_another_one_says_so():
     rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
-    await rig.other.create_ledger(ledger())
-    original = rig.faulty.update_ledger
-
-    async def closed_meanwhile(metadata, version):
-        result = await original(metadata, version)
-        await rig.edit(lambda value: close(value, 3, 30))
-        return result
-
-    rig.faulty.update_ledger = closed_meanwhile
+    await rig.create()
+    rig.around("update_ledger", after=lambda: rig.edit(lambda value: close(value, 3, 30)))
     with pytest.raises(LedgerClosed, match="closed at entry 3"):
         await rig.updater.update(7, lambda metadata: close(metadata, 9, 100))
 
@@ -363,7 +284,7 @@ async def test_a_creation_is_repeated_until_its_outcome_is_known(fault):
     assert await rig.other.read_ledger(7) == created
 
 
-async def test_a_creation_that_somebody_else_made_is_refused():
+async def test_a_creation_by_another_client_is_refused():
     rig = Rig(("create_ledger", Fault.UNKNOWN_LOST))
     await rig.other.create_ledger(replace(ledger(), creator_token="theirs"))
     with pytest.raises(LedgerExists):
@@ -382,44 +303,29 @@ async def test_a_creation_that_stays_unknown_says_so():
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
 async def test_r09_a_deletion_is_repeated_until_the_ledger_is_gone(fault):
     rig = Rig(("delete_ledger", fault))
-    await rig.other.create_ledger(ledger())
+    await rig.create()
     await rig.updater.delete(7)
     with pytest.raises(NoSuchLedger):
         await rig.other.read_ledger(7)
 
 
-async def test_a_ledger_that_never_was_cannot_be_deleted():
-    with pytest.raises(NoSuchLedger):
-        await Rig().updater.delete(7)
-
-
 async def test_a_ledger_that_cannot_be_read_again_leaves_its_deletion_in_doubt():
     rig = Rig(("delete_ledger", Fault.UNKNOWN_LATE))
-    await rig.other.create_ledger(ledger())
-    original, reads = rig.faulty.read_ledger, []
+    await rig.create()
 
-    async def damaged(ledger_id, *, linearizable=False):
-        reads.append(ledger_id)
+    async def damaged() -> None:
         if len(reads) > 1:
             raise DamagedFile("not to be decoded")
-        return await original(ledger_id, linearizable=linearizable)
 
-    rig.faulty.read_ledger = damaged
+    reads = rig.around("read_ledger", before=damaged, times=2)
     with pytest.raises(MetadataOutcomeUnknown):
         await rig.updater.delete(7)
 
 
 async def test_a_deletion_goes_on_over_other_peoples_edits():
     rig = Rig()
-    await rig.other.create_ledger(ledger())
-    original, raced = rig.faulty.delete_ledger, []
-
-    async def delete_after_theirs(ledger_id, version, identity):
-        if not raced:
-            raced.append(await rig.edit(begin_recovery))
-        return await original(ledger_id, version, identity)
-
-    rig.faulty.delete_ledger = delete_after_theirs
+    await rig.create()
+    rig.around("delete_ledger", before=lambda: rig.edit(begin_recovery))
     await rig.updater.delete(7)
     with pytest.raises(NoSuchLedger):
         await rig.other.read_ledger(7)

@@ -1,36 +1,38 @@
-"""What may be a label: values that the code knows, never names that users choose."""
+"""Metric labels: values known to the code; names that users choose only where their number is bounded."""
 
 from __future__ import annotations
 
 import pytest
 
 from tallybook.bookie.boot_times import STEPS
-from tallybook.bookie.metrics import BACKGROUND, BOOKIE_METRICS
-from tallybook.bookie.service_load import REQUEST_KINDS, ServiceLoad
+from tallybook.bookie.rpc.load import METRICS as REQUEST_METRICS
+from tallybook.bookie.rpc.load import REQUEST_KINDS, ServiceLoad
+from tallybook.bookie.rpc.service import BookieService
 from tallybook.bookie.storage.checkpoint import STAGES
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
-from tallybook.client.load import ClientLoad
-from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.client.load import METRICS, ClientLoad
+from tallybook.client.stats import CLIENT_METRICS
 from tallybook.core.access import OpenAccess
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import error_classes
-from tallybook.core.setting_types import MAX_DIRECTORIES
-from tallybook.gateway.limits import Usage
-from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, Counts, bounds, numbers
-from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
+from tallybook.core.settings import GatewaySettings
+from tallybook.core.settings.types import MAX_DIRECTORIES
+from tallybook.gateway.limits import LimitUsage
+from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, GatewayCounters, limit_readings, readings
+from tallybook.metadata.metered_store import METADATA_METRICS, MetadataLoad
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.runtime.grpc_load import ABOUT, CODES, GRPC_METRICS, GrpcLoad
-from tallybook.runtime.histogram import SECONDS
-from tallybook.runtime.http_load import DROPS, HTTP_METRICS, ROUTES, STATUSES, HttpLoad
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import StatsCollector
-from tallybook.runtime.refusals import REFUSAL_METRICS, Refusals
+from tallybook.runtime.grpc.load import ABOUT, CODES, GRPC_METRICS, GrpcLoad
+from tallybook.runtime.http.load import DROPS, HTTP_METRICS, ROUTES, STATUSES, HttpLoad
+from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.histogram import SECONDS
+from tallybook.runtime.metrics.registry import StatsCollector
+from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.security.denial_log import REFUSAL_METRICS, DenialLog
+from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import DiskBookie
-from tallybook.stream.dedup import IdRoom
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
+from tallybook.stream.records.dedup import DedupMemory
 
 EVERYTHING = [info for catalogue in ALL_CATALOGUES.values() for info in catalogue]
 BOUNDED = {
@@ -43,19 +45,21 @@ BOUNDED = {
     "kind": set(REQUEST_KINDS),
     "method": {*METHODS, *ABOUT},
     "outcome": {"sent", "dropped", "failed"},
-    "reason": None,  # held by the tests of refusals and of repairs
+    "reason": None,  # ``admission.REASONS`` and those of repairs
     "route": set(ROUTES),
     "source": {"cache", "entry_log"},
     "stage": set(STAGES),
     "status": set(STATUSES),
     "step": set(STEPS),
-    "task": set(BACKGROUND),
+    "task": {"collector", "scrub"},
     "where": {"write_cache", "journal"},
     "why": set(DROPS),
 }
 """Every label there is, and its values."""
+CHOSEN_BY_USERS = {"namespace", "stream", "subscription"}
+"""Labels of ``LAG_METRICS``; a sweep measures a bounded number of subscriptions."""
 MOST_SERIES = 700
-"""Of any one catalogue, a histogram being one for each of its buckets."""
+"""The maximum number of series of one catalogue; a histogram has one for each of its buckets."""
 
 
 def test_a_metric_has_a_label_that_is_known_with_a_value_that_is_known():
@@ -63,11 +67,12 @@ def test_a_metric_has_a_label_that_is_known_with_a_value_that_is_known():
         name, value = info.label
         assert name in BOUNDED, f"{info.name}: a new label must have values that are bounded, and stand here"
         assert BOUNDED[name] is None or value in BOUNDED[name]
+    assert {label for info in EVERYTHING for label in info.labels} == CHOSEN_BY_USERS
 
 
 @pytest.mark.parametrize("catalogue", ALL_CATALOGUES.values(), ids=ALL_CATALOGUES)
 def test_a_process_shows_no_more_series_than_its_catalogues_have_lines(catalogue: tuple[MetricInfo, ...]):
-    series = sum(len(SECONDS) + 3 if info.kind is Kind.HISTOGRAM else 1 for info in catalogue)
+    series = sum(len(SECONDS) + 3 if info.kind is MetricKind.HISTOGRAM else 1 for info in catalogue)
     assert series <= MOST_SERIES
 
 
@@ -81,21 +86,21 @@ def test_a_number_and_a_name_with_its_label_stand_in_one_line_of_all_catalogues(
     assert len(kinds) == len({name for name, *_ in kinds})
 
 
-def test_what_is_not_in_the_catalogue_is_not_shown_whatever_it_is_called():
+def test_a_metric_of_any_name_that_is_not_in_the_catalogue_is_not_shown():
     def read() -> dict[str, float]:
         return {"calls": 1, **{f'ledger{{id="{at}"}}\n': at for at in range(1000)}}
 
-    catalogue = (MetricInfo("calls", "tallybook_calls_total", Kind.COUNTER, "Calls."),)
+    catalogue = (MetricInfo("calls", "tallybook_calls_total", MetricKind.COUNTER, "Calls."),)
     [family] = StatsCollector(catalogue, read).collect()
     assert len(family.samples) == 1
 
 
 def test_requests_of_an_unknown_kind_and_errors_of_an_unknown_code_make_no_series():
     load = ServiceLoad(RealClock())
-    before = set(load.readings())
+    before = set(REQUEST_METRICS.readings(load))
     load.served("NoneType", 0.0)
     load.errors.count(4711)
-    after = load.readings()
+    after = REQUEST_METRICS.readings(load)
     assert set(after) == before
     assert after["errors_TallybookError"] == 1
 
@@ -103,7 +108,7 @@ def test_requests_of_an_unknown_kind_and_errors_of_an_unknown_code_make_no_serie
 def client_stats() -> dict[str, Reading]:
     async def main(world: World) -> dict[str, Reading]:
         async with MemoryCluster(world, bookies=0).client() as client:
-            return {**client.stats(), **ClientLoad(world.clock).readings()}
+            return {**client.stats(), **METRICS.readings(ClientLoad(world.clock))}
 
     return {name: value for name, value in run_seed(1, main).value.items() if not name.startswith("spans_")}
 
@@ -116,8 +121,14 @@ def client_stats() -> dict[str, Reading]:
         (STREAM_METRICS, lambda: StreamLoad().readings()),
         (HTTP_METRICS, lambda: HttpLoad(RealClock(), 1).readings()),
         (GRPC_METRICS, lambda: GrpcLoad().readings()),
-        (REFUSAL_METRICS, lambda: Refusals(RealClock(), OpenAccess()).readings()),
-        (GATEWAY_METRICS, lambda: {**numbers(Counts(), Usage()), **bounds(GatewaySettings(metadata="m"), IdRoom(1))}),
+        (REFUSAL_METRICS, lambda: DenialLog(RealClock(), OpenAccess()).readings()),
+        (
+            GATEWAY_METRICS,
+            lambda: {
+                **readings(GatewayCounters(), LimitUsage()),
+                **limit_readings(GatewaySettings(metadata="m"), DedupMemory(1)),
+            },
+        ),
     ],
     ids=["client", "metadata", "streams", "http", "grpc", "refusals", "gateway"],
 )
@@ -125,21 +136,16 @@ def test_every_number_has_a_metric_and_every_metric_a_number(catalogue, readings
     assert set(readings()) == {info.stat for info in catalogue}
 
 
-def test_every_number_of_a_bookie_has_a_metric_and_every_metric_a_number():
+def test_a_bookie_shows_a_value_for_each_of_its_metrics():
     async def main(world: World) -> set[str]:
         stage = DiskBookie(SimDisk(world.rng), world.clock)
         bookie = await stage.boot()
-        readings = bookie.readings()
+        settings, tasks = stage.settings, Tasks("service", pytest.fail)
+        service = BookieService(bookie, settings, world.clock, tasks, "", pytest.fail)
+        readings = {*bookie.readings(), *service.readings()}
         await stage.stop()
-        service = {
-            "streams",
-            "max_streams",
-            "connections",
-            "answer_bytes",
-            "max_answer_bytes",
-            *ServiceLoad(world.clock).readings(),
-        }
-        return {*readings, *service, *ServiceLoad(world.clock).readings()}
+        return readings
 
     others = {f"journal_device_seconds_{at}" for at in range(1, MAX_DIRECTORIES)}
-    assert run_seed(1, main).value == {info.stat for info in BOOKIE_METRICS} - others, "it has one journal"
+    metrics = {info.stat for info in ALL_CATALOGUES["A bookie"]}
+    assert run_seed(1, main).value == metrics - others, "it has one journal"

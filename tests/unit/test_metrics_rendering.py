@@ -1,4 +1,4 @@
-"""What is shown under /metrics is what prometheus_client would make of the same numbers."""
+"""The text under /metrics equals that of prometheus_client for the same numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.histogram import LONG_SECONDS, SECONDS, Histogram
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import StatsCollector
-from tallybook.runtime.metrics_rendering import CatalogueText
+from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.histogram import LONG_SECONDS, SECONDS, Histogram
+from tallybook.runtime.metrics.registry import StatsCollector
+from tallybook.runtime.metrics.rendering import CatalogueText, series_lines
+from tallybook.runtime.metrics.usage import Reading
 
 VALUES = (0, 1, True, 0.25, 12_345_678, 1e16, 5e-7, math.inf, -math.inf)
 
@@ -27,7 +27,7 @@ def spread(*values: float, bounds: tuple[float, ...] = SECONDS) -> Histogram:
 
 
 def read(text: str) -> list[tuple[object, ...]]:
-    """What Prometheus makes of it. As text, values of many digits are written in another way."""
+    """The values parsed by Prometheus. As text, values of many digits are written differently."""
     return [(one.name, one.type, one.documentation, one.samples) for one in text_string_to_metric_families(text)]
 
 
@@ -43,7 +43,7 @@ def test_every_catalogue_is_written_as_prometheus_client_writes_it(catalogue):
     for turn in range(3):
         stats: dict[str, Reading] = {
             info.stat: spread(*VALUES[:turn], bounds=SECONDS if at % 2 else LONG_SECONDS)
-            if info.kind is Kind.HISTOGRAM
+            if info.kind is MetricKind.HISTOGRAM
             else VALUES[(at + turn) % len(VALUES)]
             for at, info in enumerate(catalogue)
             if (at + turn) % 5
@@ -52,11 +52,24 @@ def test_every_catalogue_is_written_as_prometheus_client_writes_it(catalogue):
 
 
 def test_of_a_family_without_a_number_there_is_not_even_a_heading():
-    catalogue = (MetricInfo("a", "a_total", Kind.COUNTER, "A."), MetricInfo("b", "b", Kind.GAUGE, "B\\ and\nb."))
+    catalogue = (
+        MetricInfo("a", "a_total", MetricKind.COUNTER, "A."),
+        MetricInfo("b", "b", MetricKind.GAUGE, "B\\ and\nb."),
+    )
     assert "".join(CatalogueText(catalogue).lines({"b": 1})) == theirs(catalogue, {"b": 1})
 
 
-@pytest.mark.parametrize(("kind", "value"), [(Kind.HISTOGRAM, 1.0), (Kind.GAUGE, Histogram())])
+@pytest.mark.parametrize(("kind", "value"), [(MetricKind.HISTOGRAM, 1.0), (MetricKind.GAUGE, Histogram())])
 def test_a_number_of_another_kind_than_its_catalogue_says_is_a_defect(kind, value):
     with pytest.raises(InvariantViolation, match="waits is no"):
         list(CatalogueText((MetricInfo("waits", "waits", kind, "Waits."),)).lines({"waits": value}))
+
+
+def test_names_that_users_choose_are_escaped_as_label_values():
+    info = MetricInfo("lag", "tallybook_lag", MetricKind.GAUGE, "Lag.", labels=("stream", "subscription"))
+    lines = list(series_lines([info], {"lag": {('a"b\\c', "d"): 3}}))
+    assert lines == [
+        "# HELP tallybook_lag Lag.\n# TYPE tallybook_lag gauge\n",
+        'tallybook_lag{stream="a\\"b\\\\c",subscription="d"} 3.0\n',
+    ]
+    assert not list(series_lines([info], {"lag": {}}))

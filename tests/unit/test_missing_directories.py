@@ -1,21 +1,23 @@
-"""Losses of a bookie with several disks: one of them is gone, and what lies on the others is kept."""
+"""A bookie with several disks loses one: entries on the others are kept."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from tallybook.bookie.accepting_loss import accept_loss
-from tallybook.bookie.directories import Layout, read_format
-from tallybook.bookie.index_rebuild import RebuildReport
-from tallybook.bookie.journals import journal_of
-from tallybook.bookie.lost_index import rebuild_stopped
-from tallybook.bookie.places import listed_places
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_memory import MemoryIndex
-from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
+from tallybook.bookie.directories.layout import DirectoryLayout, read_format
+from tallybook.bookie.directories.storage_directories import listed_places
+from tallybook.bookie.journal.journals import journal_of
+from tallybook.bookie.recovery.index_rebuild import RebuildReport
+from tallybook.bookie.recovery.lost_index import rebuild_stopped
+from tallybook.bookie.storage.index.port import Index
+from tallybook.core.add_kind import AddKind
+from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from .loss_parts import accept, empty, said_of
 
 JOURNALS = (f"{ROOT}/journal", "/disk2/journal", "/disk3/journal")
 LEDGERS = ("/disk2/ledgers", "/disk3/ledgers")
@@ -50,28 +52,17 @@ async def filled(world: World) -> DiskBookie:
     return node
 
 
-async def lose(disk: SimDisk, path: str) -> None:
-    """A disk came back empty."""
-    for name in await disk.list(path):
-        await disk.unlink(f"{path}/{name}")
-
-
 async def logs_of(disk: SimDisk) -> list[str]:
     names = [name for path in LEDGERS for name in await disk.list(path)]
     return [name for name in names if name.startswith("entrylog")]
 
 
-async def accept(node: DiskBookie) -> list[str]:
-    _, lost = await accept_loss(node.settings, node.disk, node.metadata, node.metadata.read_id_counter)
-    return lost
-
-
 async def listed(disk: SimDisk) -> list[str]:
-    return [place.path for place in listed_places(await read_format(disk, Layout(ROOT)), ROOT)]
+    return [place.path for place in listed_places(await read_format(disk, DirectoryLayout(ROOT)), ROOT)]
 
 
 class Store:
-    """What a rebuild asks of the metadata: there is every ledger."""
+    """The metadata as a rebuild reads them: every ledger exists."""
 
     def __init__(self, known: KnownMetadata) -> None:
         self.cluster_id, self.read_cookie, self.id_counter = known.cluster_id, known.read_cookie, known.read_id_counter
@@ -84,7 +75,7 @@ class Store:
 
 
 async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
-    """What a new index would have, made while the bookie is stopped."""
+    """The content of a new index, built while the bookie is stopped."""
 
     async def open_index(path: str, create: bool) -> Index:
         return await MemoryIndex.open(node.disk, path, create=create)
@@ -95,18 +86,9 @@ async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
     return report
 
 
-async def said_of(node: DiskBookie, ledger_id: int) -> list[str]:
-    """What is said of each of its entries, and of one behind them."""
-    said = []
-    for entry_id in range(STORED + 2):
-        try:
-            answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
-        except TallybookError as error:
-            said.append(type(error).__name__)
-        else:
-            assert answer.batches == (batch_of(entry_id, ledger_id=ledger_id),)
-            said.append("held")
-    return said
+async def all_of(node: DiskBookie, ledger_id: int) -> list[str]:
+    """The answer for each of its entries, and for one after them."""
+    return [await said_of(node, ledger_id, entry_id) for entry_id in range(STORED + 2)]
 
 
 @pytest.mark.parametrize("what", ["all", "superblock"])
@@ -116,7 +98,7 @@ def test_j13_one_lost_journal_of_several_costs_what_only_it_had_and_nothing_else
         node = await filled(world)
         boot = STORED + 1
         if what == "all":
-            await lose(node.disk, JOURNALS[at])
+            await empty(node.disk, JOURNALS[at])
         else:
             await node.disk.unlink(f"{JOURNALS[at]}/superblock")
         with pytest.raises((DamagedFile, ForeignDirectory), match=JOURNALS[at]):
@@ -131,7 +113,7 @@ def test_j13_one_lost_journal_of_several_costs_what_only_it_had_and_nothing_else
             boot = node.bookie.incarnation.boot
             for journal, ledger_id in enumerate(LEDGER_IDS):
                 journaled = "EntryUnknown" if journal == at else "held"
-                assert await said_of(node, ledger_id) == ["held"] * STORED + [journaled, "EntryUnknown"]
+                assert await all_of(node, ledger_id) == ["held"] * STORED + [journaled, "EntryUnknown"]
                 assert (await node.add(batch_of(9, ledger_id=ledger_id))).code == EntryUnknown.wire_code
             await node.lose_power()
         assert await accept(node) == []
@@ -147,14 +129,14 @@ def test_a_journal_that_was_given_up_and_comes_back_is_not_taken_for_the_one_in_
         node = await filled(world)
         path = JOURNALS[at]
         before = {name: node.disk.peek(f"{path}/{name}") for name in await node.disk.list(path)}
-        await lose(node.disk, path)
+        await empty(node.disk, path)
         await accept(node)
         node.metadata.id_counter = BELOW + 100
         later = next(each for each in range(BELOW, BELOW + 100) if journal_of(each, len(JOURNALS)) == at)
         await node.boot()
         assert (await node.add(batch_of(0, ledger_id=later))).code == 0
         await node.kill()
-        await lose(node.disk, path)
+        await empty(node.disk, path)
         for name, data in before.items():
             await node.disk.replace_file(f"{path}/{name}", data)
         with pytest.raises(DamagedFile, match=f"{path}.*given up.*accept-loss"):
@@ -162,7 +144,7 @@ def test_a_journal_that_was_given_up_and_comes_back_is_not_taken_for_the_one_in_
         (lost,) = await accept(node)
         assert path in lost
         first = await node.boot()
-        assert (await said_of(node, later))[:2] == ["EntryUnknown"] * 2
+        assert (await all_of(node, later))[:2] == ["EntryUnknown"] * 2
         await node.lose_power()
         assert (await node.boot()).incarnation.boot > first.incarnation.boot
         await node.stop()
@@ -176,7 +158,7 @@ def test_j13_one_lost_directory_of_entry_logs_costs_the_logs_in_it_and_nothing_e
     async def scenario(world: World) -> None:
         node = await filled(world)
         before = await logs_of(node.disk)
-        await lose(node.disk, LEDGERS[1])
+        await empty(node.disk, LEDGERS[1])
         if not configured:
             node.settings = settings_of(ledgers=LEDGERS[:1])
         with pytest.raises(ForeignDirectory, match=f"{LEDGERS[1]}.*accept-loss"):
@@ -186,15 +168,15 @@ def test_j13_one_lost_directory_of_entry_logs_costs_the_logs_in_it_and_nothing_e
         assert await listed(node.disk) == [*JOURNALS, *(LEDGERS if configured else LEDGERS[:1])]
         await node.boot()
         for ledger_id in LEDGER_IDS:
-            said = await said_of(node, ledger_id)
+            said = await all_of(node, ledger_id)
             assert sorted(said[:STORED]) == ["EntryUnknown"] * 2 + ["held"] * 2
             assert said[STORED:] == ["held", "EntryUnknown"]
             held = [each for first, last in (await node.bookie.held(ledger_id, 0, 99)).ranges
                     for each in range(first, last + 1)]  # fmt: skip
             assert held == [entry_id for entry_id, what in enumerate(said) if what == "held"]
             for entry_id in range(STORED):
-                assert (await node.add(batch_of(entry_id, ledger_id=ledger_id), recovery=True)).code == 0
-            assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+                assert (await node.add(batch_of(entry_id, ledger_id=ledger_id), kind=AddKind.RECOVERY)).code == 0
+            assert await all_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
         await node.stop()
         new = sorted(set(await logs_of(node.disk)) - set(before))
         assert new
@@ -209,17 +191,17 @@ def test_a_directory_of_entry_logs_that_comes_back_is_not_taken_for_the_one_made
         node = await filled(world)
         path = LEDGERS[1]
         before = {name: node.disk.peek(f"{path}/{name}") for name in await node.disk.list(path)}
-        await lose(node.disk, path)
+        await empty(node.disk, path)
         await accept(node)
         await node.boot()
         await node.stop()
         made = {name: node.disk.peek(f"{path}/{name}") for name in await node.disk.list(path)}
-        await lose(node.disk, path)
+        await empty(node.disk, path)
         for name, data in before.items():
             await node.disk.replace_file(f"{path}/{name}", data)
-        with pytest.raises(ForeignDirectory, match=f"{path} is known as .*swapped"):
+        with pytest.raises(ForeignDirectory, match=f"{path} is listed as .*swapped"):
             await node.boot()
-        await lose(node.disk, path)
+        await empty(node.disk, path)
         for name, data in made.items():
             await node.disk.replace_file(f"{path}/{name}", data)
         await node.boot()
@@ -229,24 +211,30 @@ def test_a_directory_of_entry_logs_that_comes_back_is_not_taken_for_the_one_made
     run_seed(1, scenario)
 
 
-def test_where_the_list_of_directories_is_lost_it_is_made_again_from_their_cookies() -> None:
+@pytest.mark.parametrize("also", [(), ("cookie", "superblock")])
+def test_a_lost_list_of_directories_is_made_again_from_their_cookies(also: tuple[str, ...]) -> None:
+    """Also together with a part of the data directory."""
+
     async def scenario(world: World) -> None:
         node = await filled(world)
         before = await listed(node.disk)
         await node.disk.unlink(f"{ROOT}/FORMAT")
-        with pytest.raises(DamagedFile, match="FORMAT is missing"):
+        for name in also:
+            await node.disk.unlink(f"{JOURNALS[0]}/{name}")
+        with pytest.raises((DamagedFile, ForeignDirectory)):
             await node.boot()
-        assert await accept(node)
+        assert len(await accept(node)) == (2 if also else 1)
         assert await listed(node.disk) == before
         await node.boot()
-        for ledger_id in LEDGER_IDS:
-            assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+        for at, ledger_id in enumerate(LEDGER_IDS):
+            journaled = "EntryUnknown" if also and not at else "held"
+            assert await all_of(node, ledger_id) == ["held"] * STORED + [journaled, "EntryUnknown"]
         await node.stop()
 
     run_seed(1, scenario)
 
 
-def test_a_directory_that_the_list_forgot_is_told_as_what_it_is() -> None:
+def test_a_directory_that_the_list_forgot_is_reported_as_what_it_is() -> None:
     """Whoever accepts the loss of the list, and does not name the directories, gets one without them."""
 
     async def scenario(world: World) -> None:
@@ -262,41 +250,24 @@ def test_a_directory_that_the_list_forgot_is_told_as_what_it_is() -> None:
         await accept(node)
         await node.boot()
         for ledger_id in LEDGER_IDS:
-            assert (await said_of(node, ledger_id))[:STORED] == ["held"] * STORED
+            assert (await all_of(node, ledger_id))[:STORED] == ["held"] * STORED
         await node.stop()
 
     run_seed(1, scenario)
 
 
-def test_with_the_list_a_directory_may_be_lost_of_which_nobody_knows_any_more() -> None:
+def test_a_directory_known_only_from_the_list_may_be_lost() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
         await node.disk.unlink(f"{ROOT}/FORMAT")
-        await lose(node.disk, LEDGERS[0])
+        await empty(node.disk, LEDGERS[0])
         assert len(await accept(node)) == 2
         assert await listed(node.disk) == [*JOURNALS, LEDGERS[1]]
         await node.boot()
         assert await listed(node.disk) == [*JOURNALS, LEDGERS[1], LEDGERS[0]]
         for ledger_id in LEDGER_IDS:
-            assert (await said_of(node, ledger_id))[STORED] == "held"
-            assert "EntryAbsent" not in await said_of(node, ledger_id)
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_with_the_list_a_part_of_the_data_directory_may_be_lost_and_is_listed_again() -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        before = await listed(node.disk)
-        await node.disk.unlink(f"{ROOT}/FORMAT")
-        await node.disk.unlink(f"{JOURNALS[0]}/cookie")
-        await node.disk.unlink(f"{JOURNALS[0]}/superblock")
-        assert len(await accept(node)) == 2
-        assert await listed(node.disk) == before
-        await node.boot()
-        said = [(await said_of(node, ledger_id))[STORED] for ledger_id in LEDGER_IDS]
-        assert said == ["EntryUnknown", "held", "held"]
+            assert (await all_of(node, ledger_id))[STORED] == "held"
+            assert "EntryAbsent" not in await all_of(node, ledger_id)
         await node.stop()
 
     run_seed(1, scenario)
@@ -307,14 +278,14 @@ def test_swapped_disks_and_those_of_another_bookie_are_no_loss_that_can_be_accep
         node = await filled(world)
         first, second = (node.disk.peek(f"{path}/cookie") for path in LEDGERS)
         await node.disk.replace_file(f"{LEDGERS[0]}/cookie", second)
-        await lose(node.disk, LEDGERS[1])
+        await empty(node.disk, LEDGERS[1])
         with pytest.raises(ForeignDirectory, match="swapped"):
             await accept(node)
         await node.disk.replace_file(f"{LEDGERS[0]}/cookie", first)
         node.settings = settings_of(journals=(*JOURNALS[:2], "/disk4/journal"))
         await node.disk.make_directory("/disk4/journal")
         await node.disk.replace_file("/disk4/journal/cookie", first)
-        with pytest.raises(ForeignDirectory, match="named for journal"):
+        with pytest.raises(ForeignDirectory, match="configured for journal"):
             await accept(node)
 
     run_seed(1, scenario)
@@ -341,15 +312,15 @@ def test_a_disk_that_was_moved_is_no_loss() -> None:
 def test_j19_an_index_is_made_again_from_the_entry_logs_in_all_directories() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
-        await lose(node.disk, f"{ROOT}/index")
+        await empty(node.disk, f"{ROOT}/index")
         await node.boot()
         for ledger_id in LEDGER_IDS:
-            assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+            assert await all_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
         assert node.bookie._parts.table.limbo.index == 1
         await node.stop()
         report = await rebuilt(node, world)
         assert (report.logs, report.batches) == (len(await logs_of(node.disk)), len(LEDGER_IDS) * (STORED + 1))
-        await lose(node.disk, LEDGERS[0])
+        await empty(node.disk, LEDGERS[0])
         with pytest.raises(DamagedFile, match=LEDGERS[0]):
             await rebuilt(node, world)
 

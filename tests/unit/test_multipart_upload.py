@@ -1,14 +1,15 @@
-"""Uploads in parts: how large parts are, how many are under way, and what is left when something fails."""
+"""``archive/objects/multipart_upload.py``: part sizes, parts in flight, and cleanup after failures."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
-from tallybook.archive.objects import parted_upload
-from tallybook.archive.objects.parted_upload import IN_FLIGHT_BYTES, MAX_PARTS, PartedUpload, part_bytes
+from tallybook.archive.objects import multipart_upload as parted_upload
+from tallybook.archive.objects.multipart_upload import IN_FLIGHT_BYTES, MAX_PARTS, MultipartUpload, part_bytes
 from tallybook.core.errors import ArchiveUnavailable, TallybookError
-from tallybook.runtime.deterministic import run_seed
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import run_seed
 
 MIB = 1 << 20
 KEY = "ledgers/1"
@@ -23,13 +24,11 @@ class Parts:
         self.failing = set(failing)
         self.open = {}
         self.objects = {}
-        self.put_whole = []
         self.under_way = 0
         self.most_under_way = 0
         self.began = 0
 
     async def whole(self, key, data) -> None:
-        self.put_whole.append(key)
         self.objects[key] = bytes(data)
 
     async def begin(self, key) -> str:
@@ -66,7 +65,7 @@ def play(scene, **options):
     async def staged(world):
         tasks = Tasks("s3", lambda name, error: pytest.fail(f"{name}: {error}"))
         parts = Parts(world.clock, **options)
-        await scene(world, parts, PartedUpload(parts, KEY, tasks))
+        await scene(world, parts, MultipartUpload(parts, KEY, tasks))
         await tasks.close()
 
     run_seed(1, staged)
@@ -86,7 +85,7 @@ def test_an_object_of_one_part_is_put_whole():
         await upload.write(b"abc")
         await upload.write(bytearray(b"def"))
         await upload.finish()
-        assert (parts.put_whole, parts.objects, parts.began) == ([KEY], {KEY: b"abcdef"}, 0)
+        assert (parts.objects, parts.began) == ({KEY: b"abcdef"}, 0)
 
     play(scene)
 
@@ -118,7 +117,7 @@ def test_writes_wait_while_much_is_under_way():
     play(scene)
 
 
-def test_of_parts_larger_than_what_may_be_under_way_two_are(monkeypatch):
+def test_parts_larger_than_the_limit_are_sent_two_at_a_time(monkeypatch):
     monkeypatch.setattr(parted_upload, "IN_FLIGHT_BYTES", 10)
 
     async def scene(world, parts, upload):
@@ -130,43 +129,27 @@ def test_of_parts_larger_than_what_may_be_under_way_two_are(monkeypatch):
     play(scene)
 
 
-def test_a_part_that_cannot_be_sent_fails_the_upload_and_its_abort_leaves_nothing():
+@pytest.mark.parametrize(("size", "fails"), [(80 * MIB, 2), (17 * MIB, 3)])
+def test_a_part_that_cannot_be_sent_fails_the_upload_and_its_abort_leaves_nothing(size, fails):
     async def scene(world, parts, upload):
-        with pytest.raises(ArchiveUnavailable, match="part 2"):
-            await upload.write(bytes(80 * MIB))
+        with pytest.raises(ArchiveUnavailable, match=f"part {fails}"):  # noqa: PT012 - the last part fails the finish
+            await upload.write(bytes(size))
+            await upload.finish()
         await upload.abort()
         assert (parts.open, parts.objects, parts.under_way) == ({}, {}, 0)
 
-    play(scene, failing=[2])
+    play(scene, failing=[fails])
 
 
-def test_a_last_part_that_cannot_be_sent_fails_the_finish():
-    async def scene(world, parts, upload):
-        await upload.write(bytes(17 * MIB))
-        with pytest.raises(ArchiveUnavailable, match="part 3"):
-            await upload.finish()
-        await upload.abort()
-        assert (parts.open, parts.objects) == ({}, {})
-
-    play(scene, failing=[3])
-
-
-def test_an_abort_waits_for_parts_that_are_under_way():
+@pytest.mark.parametrize("patience_s", [5, 0.1])
+def test_an_abort_waits_for_parts_in_flight_and_is_done_even_if_its_caller_is_cancelled(patience_s):
     async def scene(world, parts, upload):
         await upload.write(bytes(16 * MIB))
         await asyncio.sleep(0)
         assert parts.under_way
-        await upload.abort()
-        assert (parts.open, parts.under_way) == ({}, 0)
-
-    play(scene)
-
-
-def test_an_abort_is_done_even_if_its_caller_is_cancelled():
-    async def scene(world, parts, upload):
-        await upload.write(bytes(16 * MIB))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(upload.abort(), 0.1)
+        with pytest.raises(TimeoutError) if patience_s < 1 else nullcontext():
+            await asyncio.wait_for(upload.abort(), patience_s)
+            assert (parts.open, parts.under_way) == ({}, 0)
         await world.clock.sleep(5)
         assert parts.open == {}
 

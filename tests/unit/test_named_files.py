@@ -1,4 +1,4 @@
-"""Pages lead readers to files: those have to be there."""
+"""Links and file names in the docs lead to existing files."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ ELSEWHERE = {"app.py", "job.py", "query.py"}
 
 
 def lost(text: str) -> list[str]:
-    """What a page names that is not there. A name without a folder is in one that the page has named before."""
+    """Missing files that a page names. A name without a folder is in one that the page has named before."""
     folders = {Path()}
     missing = []
     for name in NAMED.findall(text):

@@ -1,18 +1,25 @@
-"""A bookie on the files of a newer Tallybook: it says so and does not start, and every byte is as it was."""
+"""A bookie with files of a newer version: it reports this and does not start, and changes no byte."""
 
 from contextlib import nullcontext
 
 import pytest
 
-from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
-from tallybook.bookie.accepting_loss import accept_loss
+from tallybook.bookie.directories import cookie, limbo
+from tallybook.bookie.directories import layout as directories
+from tallybook.bookie.directories import storage_directories as places
 from tallybook.bookie.journal import format as journal_format
 from tallybook.bookie.journal import records, superblock
-from tallybook.bookie.storage import entry_log_format, entry_log_lengths, index_format
+from tallybook.bookie.ledgers import state as ledger_state
+from tallybook.bookie.scrub import scrubber as scrub
+from tallybook.bookie.storage.entry_log import format as entry_log_format
+from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
+from tallybook.bookie.storage.index import format as index_format
 from tallybook.core import batch
 from tallybook.core.errors import NewerFormat
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
+
+from .loss_parts import accept, everything_in
 
 LEDGER = 1
 STORED, FLUSHED = 6, 4
@@ -40,30 +47,20 @@ CONSTANTS = {
     "entry log": [(entry_log_format, "VERSION")],
     "note of lengths": [(entry_log_lengths, "_VERSION")],
 }
-"""What a newer Tallybook has other numbers for."""
+"""Formats whose version is higher in a newer release."""
 
 NOT_LOOKED_AT = {"segment and blocks", "journal record", "batch", "entry log", "note of lengths"}
-"""By whoever accepts a loss: none of these is lost, which is what is said."""
+"""Not read when a loss is accepted: none of these is lost, as the command reports."""
 
 
 def make_newer(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on be a Tallybook in which this is of later version."""
+    """Act as a release with a later version of this format."""
     change = CONSTANTS[what]
     if callable(change):
         change(monkeypatch)
     else:
         for module, name in change:
             monkeypatch.setattr(module, name, getattr(module, name) + 1)
-
-
-def everything_in(disk: SimDisk) -> dict[str, bytes]:
-    """Every file and what is in it."""
-    return {
-        f"{directory}/{name}": disk.peek(f"{directory}/{name}")
-        for directory in disk.state.directories
-        for name in disk.state.names(directory)
-        if disk.state.inode(f"{directory}/{name}") is not None
-    }
 
 
 async def written_by_a_newer_one(world: World) -> DiskBookie:
@@ -80,7 +77,7 @@ async def written_by_a_newer_one(world: World) -> DiskBookie:
 
 
 async def start_and_fence(node: DiskBookie) -> None:
-    """What an index holds is not read when a bookie starts, but by whoever asks for it first."""
+    """Rows of an index are not read when a bookie starts, but by the first request for them."""
     await node.boot()
     await node.bookie.fence(LEDGER, b"")
 
@@ -103,8 +100,7 @@ def test_a_bookie_does_not_start_on_what_a_newer_one_has_written_and_changes_non
             await node.boot()
         assert everything_in(node.disk) == before
         with nullcontext() if what in NOT_LOOKED_AT else pytest.raises(NewerFormat):
-            _, lost = await accept_loss(node.settings, node.disk, node.metadata, node.metadata.read_id_counter)
-            assert lost == []
+            assert await accept(node) == []
         assert everything_in(node.disk) == before, "nor is it given up as lost"
         with monkeypatch.context() as newer:
             make_newer(what, newer)

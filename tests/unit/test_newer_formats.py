@@ -1,6 +1,6 @@
-"""Every format that is stored, one version later: refused as what it is, by its number, and never as damage.
+"""Every stored format in a newer version: refused with its number, and never reported as damage.
 
-``formats.py`` is the list of them; docs/upgrade.md has it for people, and is held to it here.
+``formats.py`` lists the formats; the list for operators in docs/operate/upgrade.md is compared with it here.
 """
 
 import asyncio
@@ -8,63 +8,76 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
-from tallybook.archive import index_codec, location, sealing
-from tallybook.archive.index_codec import directory_message, read_directory, seal_part
-from tallybook.archive.objects import seal_format
-from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
+from tallybook.archive import encryption_record as sealing
+from tallybook.archive import url_record
+from tallybook.archive.format import index_codec
+from tallybook.archive.format.index_codec import directory_message, encode_part, read_directory
+from tallybook.archive.objects.encryption import format as seal_format
+from tallybook.bookie.directories import cookie, limbo
+from tallybook.bookie.directories import layout as directories
+from tallybook.bookie.directories import storage_directories as places
 from tallybook.bookie.journal import format as journal_format
 from tallybook.bookie.journal import superblock
-from tallybook.bookie.journal.format import Geometry, Mark, SegmentHeader
-from tallybook.bookie.storage import entry_log_format, entry_log_lengths, index_format, index_mark
+from tallybook.bookie.journal.format import JournalMark, RingGeometry, SegmentHeader
+from tallybook.bookie.ledgers import state as ledger_state
+from tallybook.bookie.scrub import scrubber as scrub
+from tallybook.bookie.storage.entry_log import format as entry_log_format
+from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
+from tallybook.bookie.storage.index import durable_mark as index_mark
+from tallybook.bookie.storage.index import format as index_format
 from tallybook.bookie.storage.location import IndexRow, Location
-from tallybook.cli.launcher import read_run_file
-from tallybook.client.reader.handle import LedgerReader
+from tallybook.cli.local.launcher import read_run_file
+from tallybook.client.reader.entries import verified
 from tallybook.core import batch
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import NewerFormat, TallybookError
 from tallybook.core.quorum import Quorum
-from tallybook.metadata import codec, record_format
-from tallybook.metadata.leader import Leadership
+from tallybook.metadata import codec
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.metadata.sink_record import SinkRecord
+from tallybook.metadata.records import format as record_format
+from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import BookieInfo, BookieMode
+from tallybook.metadata.transactions.sink_record import SinkRecord
 from tallybook.repair.pause import paused_since
 from tallybook.repair.service import repair_status
 from tallybook.repair.tasks import Task, decode_task
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimDisk
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security import archive_keys
-from tallybook.spark import snapshot, stream_offset
-from tallybook.spark.records import offsets
-from tallybook.stream import catalog, envelope, head_codec, namespaces
-from tallybook.stream.delivery_record import Delivery
-from tallybook.stream.envelope import Columns, Envelope, Marks
+from tallybook.sim.deterministic import SimDisk
+from tallybook.spark.ledgers import offset as stream_offset
+from tallybook.spark.ledgers import snapshot
+from tallybook.spark.streams import offsets
+from tallybook.stream import catalog, head_codec, namespaces
+from tallybook.stream.delivery.record import Delivery
 from tallybook.stream.head import Head
 from tallybook.stream.policy import StreamPolicy
+from tallybook.stream.records import envelope
+from tallybook.stream.records.envelope import Envelope, RecordColumns, StreamMarks
 from tallybook.stream.subscription import record as subscription
 
 from ..formats import FORMATS
 
 LEDGER = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
-BOOKIE = codec.Registered(BookieInfo("b1", "host:1", Incarnation("d", 1), BookieMode.WRITABLE), "session")
+BOOKIE = codec.BookieRegistration(BookieInfo("b1", "host:1", Incarnation("d", 1), BookieMode.WRITABLE), "session")
 LOG = entry_log_format.LogFile("/b/entrylog-0000000000000005.log", bytes(16), 5)
 FACTS = superblock.Superblock(
-    1, bytes(16), 1, False, Mark(0, 0), Mark(1, 1), 1, Geometry(1 << 20, 4), True, Mark(0, 0), 0
+    1, bytes(16), 1, False, JournalMark(0, 0), JournalMark(1, 1), 1,
+    RingGeometry(1 << 20, 4), True, JournalMark(0, 0), 0
 )  # fmt: skip
 ROW = IndexRow(7, 0, Location(1, 4096, 98, 3))
 STATE = ledger_state.LedgerRow(fenced=True, lac=41, last_held=49)
 
 
 class Case(NamedTuple):
-    """How something is written, by a Tallybook whose ``constants`` of a module are others, and read by this one."""
+    """A value as written by a version with other ``constants`` of a module, and as read by the present one."""
 
     module: ModuleType
     constants: dict[str, Any]
@@ -75,7 +88,7 @@ class Case(NamedTuple):
 def text_record(module: ModuleType, constant: str, values: dict[str, str]) -> Case:
     kind = getattr(module, "KIND", None) or getattr(module, "PLACE_KIND", None) or directories.FORMAT_KIND
     known = getattr(module, constant)
-    from tallybook.bookie.text_record import decode_record, encode_record  # noqa: PLC0415
+    from tallybook.bookie.storage.text_record import decode_record, encode_record  # noqa: PLC0415
 
     return Case(
         module,
@@ -98,9 +111,9 @@ def stretch() -> bytes:
 
 
 def one_envelope() -> bytes:
-    columns = Columns(5)
+    columns = RecordColumns(5)
     columns.payloads.append(b"record")
-    return envelope.encode_records(columns, Marks(0, 0, 0, 0))
+    return envelope.encode_records(columns, StreamMarks(0, 0, 0, 0))
 
 
 BYTES = {
@@ -159,7 +172,7 @@ BYTES = {
         codec, lambda: codec.encode_bookie(BOOKIE), lambda data: codec.decode_bookie(data, "here"), "FORMAT"
     ),
 }
-"""What is under a checksum: a newer version keeps it, with the version, in its place."""
+"""Checksummed formats: a newer version keeps checksum and version at their offsets."""
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -189,7 +202,7 @@ def test_bytes_of_the_next_version_are_named_as_such_and_one_flipped_bit_is_dama
 def test_a_block_of_the_next_version_counts_only_where_it_belongs(monkeypatch):
     buffer = memoryview(bytearray(4096))
     monkeypatch.setattr(journal_format, "VERSION", 2)
-    mark, here = Mark(8, 1062), {"instance": bytes(range(16)), "segment": 8, "offset": 4096}
+    mark, here = JournalMark(8, 1062), {"instance": bytes(range(16)), "segment": 8, "offset": 4096}
     journal_format.put_block_header(
         buffer, instance=here["instance"], mark=mark, offset=4096, record_count=0, body_bytes=0, body_crc=0,
         previous_crc=0,
@@ -213,10 +226,9 @@ def test_what_a_reader_was_sent_before_a_batch_of_the_next_version_is_as_good_as
     monkeypatch.setattr(batch, "VERSION", 2)
     newer = batch_of(5)
     monkeypatch.undo()
-    reader = SimpleNamespace(id=7, _digest_key=None)
-    assert [each[1] for each in LedgerReader._verified(reader, 0, (good, newer))] == [good]
+    assert [each[1] for each in verified(7, 0, (good, newer), None)] == [good]
     with pytest.raises(NewerFormat):
-        LedgerReader._verified(reader, 5, (newer, good))
+        verified(7, 5, (newer, good), None)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -242,20 +254,20 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     "task": (Task((7,), frozenset(), False).encode(), lambda value: decode_task("r", value)),
     "name": (catalog.encode_name("5f0c9a21" * 4), lambda value: catalog.decode_name("r", value)),
     "head": (
-        head_codec.encode_head(Head("5f0c9a21" * 4, "default", "orders", 1, StreamPolicy())),
+        head_codec.encode_head(Head("5f0c9a21" * 4, "default", "orders", 1, StreamPolicy.of(max_bytes=4096))),
         lambda value: head_codec.decode_head("r", value),
     ),
     "chapter": (head_codec.encode_chapter([]), lambda value: head_codec.decode_chapter("r", value)),
-    "namespace": (b'{"format":1,"policy":{}}', lambda value: namespaces._decode("r", value)),
+    "namespace": (b'{"format":2,"policy":{},"total_bytes":4096}', lambda value: namespaces._decode("r", value)),
     "subscription": (SUBSCRIPTION, lambda value: subscription.decode("r", value)),
     "delivery": (Delivery(1, 0).encode(), lambda value: Delivery.decode("r", value)),
     "archive": (
         b'{"format":1,"url":"file:///x"}',
-        lambda value: asyncio.run(read_with(location.RECORD, location.read_location, value)),
+        lambda value: asyncio.run(read_with(url_record.RECORD, url_record.read_location, value)),
     ),
     "sealing": (
         b'{"format":1,"since_ms":1}',
-        lambda value: asyncio.run(read_with(sealing.RECORD, sealing.sealed_since, value)),
+        lambda value: asyncio.run(read_with(sealing.RECORD, sealing.encrypted_since, value)),
     ),
     "keys of an archive": (
         b'{"format":1,"current":"k","keys":{"k":"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}}',
@@ -289,11 +301,11 @@ def test_a_record_from_before_it_had_a_format_is_of_the_first():
     assert decode_task("r", json.dumps(found).encode()).ledger_ids == (7,)
 
 
-def test_whoever_writes_its_status_down_anew_does_not_write_over_that_of_a_newer_one():
+def test_a_rewritten_status_does_not_replace_that_of_a_newer_version():
     for known in (None, b"{}", b'{"format":1}', b"junk"):
-        assert record_format.over_known("r", b"new", known) == b"new"
+        assert record_format.check_overwritable("r", b"new", known) == b"new"
     with pytest.raises(NewerFormat):
-        record_format.over_known("r", b"new", b'{"format":2}')
+        record_format.check_overwritable("r", b"new", b'{"format":2}')
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
@@ -347,10 +359,10 @@ async def test_an_archive_object_of_the_next_format_is_named_as_such_and_never_l
     directory = index_codec.Directory("an-object", 17, (), ())
     message = directory_message(directory)
     message.format = 2
-    part = seal_part(message)
+    part = encode_part(message)
     with pytest.raises(NewerFormat, match="here: the object is of format 2, this Tallybook knows 1"):
         read_directory(part.stored, part.at(4), "here", 10_000)
-    part = seal_part(directory_message(directory))
+    part = encode_part(directory_message(directory))
     assert read_directory(part.stored, part.at(4), "here", 10_000) == directory
 
 
@@ -365,6 +377,6 @@ def test_objects_of_the_first_format_are_written_as_they_were_before_they_said_s
 
 
 def test_the_page_on_upgrades_lists_every_format_with_its_version():
-    page = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "upgrade.md").read_text()
     listed = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \| .* \|$", page, re.MULTILINE))
     assert listed == {name: str(version) for name, version in FORMATS.items()}

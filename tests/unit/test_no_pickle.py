@@ -1,4 +1,4 @@
-"""What comes over the wire or from a disk is never run: nothing that rebuilds objects from bytes is used for either."""
+"""Data from the wire or from disk are never executed: pickle and the like are used for neither."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALLOWED = {"sim/model/machines.py", "sim/model/search.py"}
 
 
 def unsafe_in(text: str) -> list[str]:
-    """What a module uses of that which may run what it reads."""
+    """Uses in a module of functions that may execute their input."""
     found = []
     for node in ast.walk(ast.parse(text)):
         match node:

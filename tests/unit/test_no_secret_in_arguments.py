@@ -1,4 +1,4 @@
-"""Arguments of a process are shown to every user of its machine: no option of any command takes a secret."""
+"""Process arguments are visible to every user of the machine: no option of any command takes a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tallybook.cli.app import COMMANDS, build
 
 SECRET = re.compile(r"passw|secret|token|credential|(^|[-_])key([-_]|$)|auth(?!or)")
 NO_SECRET = {"key_separator", "password_file", "token_listen"}
-"""Where a directory or a file is, an address, and what stands between a record and its key."""
+"""Paths, addresses, and the separator between a record and its key."""
 
 
 def options(

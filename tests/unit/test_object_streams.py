@@ -1,12 +1,12 @@
-"""Objects as streams that somebody else cuts into parts."""
+"""Objects written as streams in chunks of any size."""
 
 import asyncio
 
 import pytest
 
-from tallybook.archive.objects import streamed_upload, streamed_writes
-from tallybook.archive.objects.streamed_upload import GivenUp, StreamedUpload
-from tallybook.archive.objects.streamed_writes import StreamedWrites
+from tallybook.archive.objects.cloud import streamed_upload, streamed_writes
+from tallybook.archive.objects.cloud.streamed_upload import StreamedUpload, UploadAborted
+from tallybook.archive.objects.cloud.streamed_writes import StreamedWrites
 from tallybook.core.errors import ArchiveUnavailable, InvariantViolation
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
@@ -15,7 +15,7 @@ KEY = "ledgers/1"
 
 
 class Taker:
-    """A ``StreamStore`` that takes pieces when it is let, and fails before a piece if it is told to."""
+    """A ``StreamStore`` that accepts pieces when the test permits, and fails before a given piece."""
 
     def __init__(self, *, max_bytes: int = 64 * MIB, fails_before: int = -1) -> None:
         self.max_bytes = max_bytes
@@ -42,18 +42,9 @@ class Taker:
                     break
                 await self.may_take.wait()
                 self.taken.append(piece)
-        except GivenUp:
+        except UploadAborted:
             self.given_up = True
         upload.ended(error)
-
-
-async def test_a_small_object_is_put_whole():
-    store = Taker()
-    upload = StreamedUpload(store, KEY)
-    await upload.write(b"a")
-    await upload.write(memoryview(b"bc"))
-    await upload.finish()
-    assert (store.wholes, store.tasks) == ([b"abc"], [])
 
 
 async def test_a_large_object_is_one_stream_with_no_byte_lost():
@@ -95,7 +86,7 @@ async def test_what_a_cancelled_write_has_gathered_is_not_lost():
 
 
 @pytest.mark.parametrize("fails_before", [0, 1])
-async def test_a_failure_is_told_to_who_writes_or_finishes(fails_before):
+async def test_a_failure_is_raised_by_the_next_write_or_finish(fails_before):
     store = Taker(fails_before=fails_before)
     upload = StreamedUpload(store, KEY)
 
@@ -122,12 +113,14 @@ async def test_an_abort_lets_the_stream_raise_and_waits_for_its_end():
         await upload.finish()
 
 
-async def test_an_abort_before_anything_was_sent_sends_nothing():
+@pytest.mark.parametrize("end", ["abort", "finish"])
+async def test_a_small_object_is_never_a_stream(end):
     store = Taker()
     upload = StreamedUpload(store, KEY)
-    await upload.write(b"x")
-    await upload.abort()
-    assert (store.wholes, store.tasks) == ([], [])
+    await upload.write(b"a")
+    await upload.write(memoryview(b"bc"))
+    await (upload.finish() if end == "finish" else upload.abort())
+    assert (store.wholes, store.tasks) == ([b"abc"] if end == "finish" else [], [])
 
 
 async def test_an_object_that_the_store_cannot_hold_is_refused_before_it_is_sent():
@@ -155,7 +148,7 @@ async def test_an_abort_waits_for_its_parts_no_longer_than_it_may(monkeypatch):
 
 
 async def writes_with_two_uploads(monkeypatch, send):
-    """A store to which two uploads are under way, each of which ``send`` takes."""
+    """A store with two uploads in flight, each of which is sent by ``send``."""
     monkeypatch.setattr(streamed_writes.obstore, "put_async", send)
     tasks = Tasks("test", lambda name, error: None)
     writes = StreamedWrites(None, None, "gs://bucket", None, tasks, max_parts=10)
@@ -165,14 +158,14 @@ async def writes_with_two_uploads(monkeypatch, send):
     return writes
 
 
-async def test_uploads_that_nobody_has_finished_are_taken_back_side_by_side(monkeypatch):
+async def test_unfinished_uploads_are_aborted_concurrently(monkeypatch):
     given_up, ended, all_given_up = [], [], asyncio.Event()
 
     async def send(_source, key, pieces, **_):
         try:
             async for _piece in pieces:
                 pass
-        except GivenUp:
+        except UploadAborted:
             given_up.append(key)
             if len(given_up) == 2:
                 all_given_up.set()

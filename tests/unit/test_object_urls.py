@@ -1,12 +1,12 @@
-"""URLs of object stores, and the keys of objects."""
+"""URLs of object stores, and keys of objects."""
 
 import os
 
 import pytest
 
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.keys import is_key
 from tallybook.archive.objects.open import AzureUrl, FileUrl, GcsUrl, MemoryUrl, S3Url, open_store, parse_url
-from tallybook.archive.schema import object_key
 from tallybook.core.errors import ArchiveDenied, InvalidConfig
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -72,7 +72,7 @@ async def test_a_directory_that_is_not_there_is_not_made(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
-async def test_an_endpoint_elsewhere_needs_tls_unless_it_is_allowed_to_go_without_and_nobody_goes_without_keys(
+async def test_a_remote_endpoint_needs_tls_unless_allowed_without_and_always_needs_keys(
     monkeypatch,
 ):
     for variable in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):
@@ -104,7 +104,7 @@ CLOUDS = {
 
 @pytest.fixture
 def bare(monkeypatch):
-    """Nothing in the environment that says who we are, or whom to ask."""
+    """An environment without credentials and endpoints."""
     for variable in list(os.environ):
         if variable.startswith(("GOOGLE_", "AZUR", "STORAGE_EMULATOR")):
             monkeypatch.delenv(variable)
@@ -138,7 +138,11 @@ async def test_what_is_no_endpoint_is_refused_and_not_repeated(endpoint, bare):
     ("url", "variables", "words"),
     [
         ("az://container/a", {}, "AZURE_STORAGE_ACCOUNT_NAME"),
-        ("az://container/a", {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "!secret"}, "is no key"),
+        (
+            "az://container/a",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "!secret"},
+            "is not a valid key",
+        ),
         ("gs://bucket/a", {"GOOGLE_SERVICE_ACCOUNT": "/nothing"}, "cannot be read"),
         ("gs://bucket/a", {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"secret": 1}'}, "service account, in a variable"),
         ("gs://bucket/a", {"GOOGLE_APPLICATION_CREDENTIALS": "/nothing"}, "cannot be read"),

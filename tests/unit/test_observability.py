@@ -1,38 +1,35 @@
-"""Metrics and the HTTP face of a process."""
+"""Metrics and HTTP endpoints of a process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import platform
 import re
-from pathlib import Path
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
 
-import tallybook.bookie.adds
-import tallybook.bookie.admission
-from tallybook.archive.metrics import ARCHIVE_METRICS
-from tallybook.archive.metrics import numbers as asked
+from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
+from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.patience import Patience
-from tallybook.archive.objects.sealed import SealedStore
-from tallybook.bookie.metrics import REFUSAL_REASONS
+from tallybook.archive.objects.retry_policy import RetryPolicy
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
 from tallybook.offload.totals import Backlog, Totals
-from tallybook.repair.auditor import Audit
-from tallybook.repair.metrics import numbers as repair_numbers
+from tallybook.repair.auditor import AuditReport
+from tallybook.repair.metrics import repair_readings as repair_numbers
 from tallybook.repair.replicator import ReplicatorTotals
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.heap import heap_usage
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.meter import Meter
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.metrics_text import parse_metrics
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.parsing import parse_metrics
+from tallybook.runtime.metrics.registry import Metrics
+from tallybook.runtime.metrics.usage import Meter
+from tallybook.runtime.process_memory.heap import heap_usage
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
@@ -56,10 +53,10 @@ async def test_health_readiness_and_metrics_are_served() -> None:
     metrics = Metrics()
     numbers = {"count": 3.0, "hits": 1.0, "misses": 2.0, "unnamed": 9.0}
     catalogue = (
-        MetricInfo("count", "things_total", Kind.COUNTER, "Things."),
-        MetricInfo("hits", "looks_total", Kind.COUNTER, "Looks.", ("found", "yes")),
-        MetricInfo("misses", "looks_total", Kind.COUNTER, "Looks.", ("found", "no")),
-        MetricInfo("later", "later", Kind.GAUGE, "Not there yet."),
+        MetricInfo("count", "things_total", MetricKind.COUNTER, "Things."),
+        MetricInfo("hits", "looks_total", MetricKind.COUNTER, "Looks.", ("found", "yes")),
+        MetricInfo("misses", "looks_total", MetricKind.COUNTER, "Looks.", ("found", "no")),
+        MetricInfo("later", "later", MetricKind.GAUGE, "Not there yet."),
     )
     metrics.add(catalogue, lambda: numbers)
     reason: str | None = "booting"
@@ -73,6 +70,8 @@ async def test_health_readiness_and_metrics_are_served() -> None:
         reason = None
         assert await get(server.address, "/readyz") == (200, "ok\n")
         assert "tallybook_process_ready 1.0\n" in (await get(server.address, "/metrics"))[1]
+        labels = f'python="{platform.python_version()}",revision="unknown",version="{version("tallybook")}"'
+        assert f"tallybook_build_info{{{labels}}} 1.0\n" in (await get(server.address, "/metrics"))[1]
         status, text = await get(server.address, "/metrics")
         assert status == 200
         assert "things_total 3.0" in text
@@ -107,8 +106,8 @@ async def test_an_address_that_cannot_be_bound_is_named() -> None:
 
 
 async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
-    patience = Patience(RealClock(), SeededRng(1))
-    seals = SealedStore(MemoryStore(RealClock()), InlineWorkers(), None).readings()
+    patience = RetryPolicy(RealClock(), SeededRng(1))
+    seals = EncryptedStore(MemoryStore(RealClock()), InlineWorkers(), None).readings()
     offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2), streamed_bytes=5)
     for error in (None, ArchiveDenied("no"), ArchiveUnavailable("500"), ArchiveBusy("slow down")):
 
@@ -121,10 +120,10 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
     patience.count_bytes("read", 7)
     found = numbers(offloader, leads=True)  # type: ignore[arg-type]
     assert set(found) == {info.stat for info in OFFLOAD_METRICS}
-    assert set(asked(patience, seals)) == {info.stat for info in ARCHIVE_METRICS}
+    assert set(archive_readings(patience, seals)) == {info.stat for info in ARCHIVE_METRICS}
     metrics = Metrics()
     metrics.add(OFFLOAD_METRICS, lambda: found)
-    metrics.add(ARCHIVE_METRICS, lambda: asked(patience, seals))
+    metrics.add(ARCHIVE_METRICS, lambda: archive_readings(patience, seals))
     text = metrics.text().decode()
     for line in (
         "tallybook_offload_leads 1.0", "tallybook_offload_rounds_total 3.0", "tallybook_offload_orphans 2.0",
@@ -136,9 +135,9 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
         assert line in text
 
 
-def test_what_a_leader_has_found_is_not_told_by_one_that_leads_no_more() -> None:
+def test_findings_of_a_leader_are_not_reported_after_its_term() -> None:
     offloader = SimpleNamespace(totals=Totals(), backlog=Backlog(waiting_ledgers=3), streamed_bytes=0)
-    auditor = SimpleNamespace(audit=Audit(lost=frozenset({"b1"})), rounds=1, walks=1, published=1)
+    auditor = SimpleNamespace(audit=AuditReport(lost=frozenset({"b1"})), passes=1, walks=1, published=1)
     replicator = SimpleNamespace(totals=ReplicatorTotals(), mending=Meter(RealClock()))
     copier = SimpleNamespace(copied_batches=0, copied_bytes=0)
     for leads in (True, False):
@@ -148,22 +147,14 @@ def test_what_a_leader_has_found_is_not_told_by_one_that_leads_no_more() -> None
         assert (offloads["leads"], repairs["leads"]) == (leads, leads)
 
 
-def test_every_reason_to_refuse_has_a_metric() -> None:
-    found: set[str] = set()
-    for module in (tallybook.bookie.admission, tallybook.bookie.adds):
-        source = Path(str(module.__file__)).read_text()
-        found |= set(re.findall(r'Refusal\([^")]*"([^"]+)"', source))
-    assert found == set(REFUSAL_REASONS)
-
-
 def test_names_follow_the_conventions() -> None:
     for info in itertools.chain.from_iterable(ALL_CATALOGUES.values()):
         assert info.name.startswith("tallybook_")
-        assert info.name.endswith("_total") == (info.kind is Kind.COUNTER), info.name
+        assert info.name.endswith("_total") == (info.kind is MetricKind.COUNTER), info.name
         assert info.help.endswith(".")
 
 
-def test_what_a_process_has_in_use_and_what_it_keeps_are_told_apart():
+def test_what_a_process_has_in_use_and_what_it_keeps_are_distinguished():
     before = heap_usage()
     held = [bytearray(1_000_000) for _ in range(20)]
     during = heap_usage()

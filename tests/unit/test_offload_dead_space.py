@@ -1,25 +1,25 @@
-"""Which objects an offloader looks at to learn what they held."""
+"""``offload/bucket/dead_space.py``: which objects an offloader reads to learn what they contained."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.schema import object_key
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ObjectMissing
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.archived import IndexPart, Receipt
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.offload import dead_space
-from tallybook.offload.dead_space import DeadSpace
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import IndexPart, Receipt
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.offload.bucket import dead_space
+from tallybook.offload.bucket.dead_space import DeadSpace
 from tallybook.runtime.clock import RealClock
 
 UUID = "00000000-0000-4000-8000-{:012d}"
 
 
 def ledger_in_set(number: int) -> LedgerMetadata:
-    """What is left of a set of many ledgers."""
+    """A remaining ledger of an object with many ledgers."""
     key = object_key(UUID.format(number), [number, number + 100])
     receipt = Receipt(UUID.format(number), key, 99, bytes(32), IndexPart(4, 1, 1, 0), 1, 5, 0, 0)
     return LedgerMetadata(
@@ -43,7 +43,7 @@ class Reader:
 
 
 async def test_objects_that_are_gone_do_not_keep_others_from_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_space, "LOOKS_AT_A_TIME", 2)
+    monkeypatch.setattr(dead_space, "MAX_READS_PER_PASS", 2)
     ledgers = [ledger_in_set(number) for number in range(6)]
     keys = [metadata.archived.key for metadata in ledgers if metadata.archived]
     reader = Reader(set(keys[:4]))

@@ -1,4 +1,4 @@
-"""What the manifest of a bucket may say, and what may go: by what the metadata, the manifest and a listing say."""
+"""``offload/bucket/decisions.py``: what may be removed, by metadata, manifest and listing of a bucket."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.store import Deletion
-from tallybook.offload.standing import needs, standing, unaccounted
+from tallybook.offload.bucket.decisions import ledger_in_need, locate_ledgers, unknown_ledger
 
 from .test_offload_policy import ledger, receipt
 
@@ -66,7 +66,7 @@ def test_a_ledger_counts_where_its_metadata_say_if_that_is_there_and_else_where_
     deleted = [1] if metadata == "deleted" else []
     listed = listing.removesuffix("?")
     refused = [REFUSED[listed]] if listed != listing else []
-    found = standing({} if known is None else {1: known}, MANIFEST[manifest], LISTING[listed], deleted, refused)
+    found = locate_ledgers({} if known is None else {1: known}, MANIFEST[manifest], LISTING[listed], deleted, refused)
     assert found.counted == ({} if counts == "-" else {1: {"old": OLD, "new": NEW}[counts]})
     told = {"missing": found.missing, "astray": found.astray, "lost": found.lost, "unknown": found.unknown}
     assert {name for name, each in told.items() if each} == {what} - {"-"}
@@ -79,7 +79,9 @@ def test_an_object_may_go_only_if_its_ledger_was_deleted_or_is_in_an_object_that
 ) -> None:
     known = METADATA[metadata]
     counted = {1: NEW} if metadata == "missing" else {}
-    needed = needs([(1, NO_IDENTITY)], {} if known is None else {1: known}, {1: None}, counted, LISTING[listing])
+    needed = ledger_in_need(
+        [(1, NO_IDENTITY)], {} if known is None else {1: known}, {1: None}, counted, LISTING[listing]
+    )
     elsewhere = metadata == f"in {listing}" or (metadata.startswith("in ") and listing == "both")
     assert (needed is None) == (metadata == "deleted" or elsewhere)
 
@@ -108,12 +110,12 @@ def test_another_ledger_of_the_same_id_says_nothing_of_the_one_in_an_object(row:
     deletion = {"-": None, "it": OF_IT, "another": OF_ANOTHER, "one": Deletion(NO_IDENTITY)}[deleted]
     counted = {1: NEW} if counts == "it" else {}
     held = [(1, ledger(1).identity)]
-    found = unaccounted(held, ledgers, {1: deletion}, counted, named=names == "yes")  # type: ignore[arg-type]
+    found = unknown_ledger(held, ledgers, {1: deletion}, counted, named=names == "yes")  # type: ignore[arg-type]
     assert found == (None if accounted == "yes" else 1)
 
 
 def test_each_ledger_of_an_object_is_looked_at() -> None:
     known = {each: replace(ledger(each), archived=receipt(2, ledger(each), key=NEW)) for each in (1, 2)}
     held = [(each, NO_IDENTITY) for each in (1, 2, 3)]
-    assert needs(held, known, {3: None}, {3: OLD}, LISTING["both"]) == 3
-    assert needs(held, known, {3: Deletion(NO_IDENTITY)}, {}, LISTING["both"]) is None
+    assert ledger_in_need(held, known, {3: None}, {3: OLD}, LISTING["both"]) == 3
+    assert ledger_in_need(held, known, {3: Deletion(NO_IDENTITY)}, {}, LISTING["both"]) is None

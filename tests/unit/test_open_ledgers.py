@@ -1,4 +1,4 @@
-"""A client comes back to bookies for the ledgers that it has open there, and only for these."""
+"""A client reconnects to bookies for the ledgers that it has open there, and only for these."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import partial
 from tallybook.client.background import client_tasks
 from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, LedgersAtBookie, OpenLedgers
 from tallybook.core.errors import BookieUnavailable
-from tallybook.runtime.deterministic import World, run_seed
-from tallybook.runtime.grpc_messages import Attach
-from tallybook.runtime.slices import SLICE_S
+from tallybook.runtime.concurrency.loop_slices import SLICE_S
+from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.late_clock import LateClock
+from tallybook.wire.messages import Attach
 
 
 class Carrier:
@@ -45,13 +45,13 @@ class Bookie:
         if not self.up:
             raise BookieUnavailable(f"{bookie_id} is down")
         self.carrier = Carrier()
-        self.ledgers.at(bookie_id).carried_by(self.carrier)
+        self.ledgers.at(bookie_id).connection_opened(self.carrier)
         if self.drops:
             self.drops -= 1
             self.lose(bookie_id)
 
     def lose(self, bookie_id: str) -> None:
-        self.ledgers.at(bookie_id).left_by(self.carrier)
+        self.ledgers.at(bookie_id).connection_ended(self.carrier)
         self.ledgers.lost(bookie_id)
 
     async def close(self) -> None:
@@ -97,26 +97,26 @@ def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_made_again_and_less_
     run_seed(1, play)
 
 
-def test_writers_are_told_once_of_a_bookie_that_has_another_directory_and_stay_attached() -> None:
+def test_writers_are_notified_once_of_a_bookie_with_another_directory_and_stay_attached() -> None:
     async def play(_world: World) -> None:
         ledgers = LedgersAtBookie()
         told: list[int] = []
-        ledgers.carried_by(Carrier(), "first")
+        ledgers.connection_opened(Carrier(), "first")
         ledgers.attach(Attach(1, b""), "first", lambda: told.append(1))
-        ledgers.carried_by(Carrier(), "first")
+        ledgers.connection_opened(Carrier(), "first")
         await asyncio.sleep(0)
         assert told == [], "the same one was started again"
         ledgers.attach(Attach(2, b""), "second", lambda: told.append(2))
         for _ in range(2):
             carrier = Carrier()
-            ledgers.carried_by(carrier, "second")
+            ledgers.connection_opened(carrier, "second")
             await asyncio.sleep(0)
             assert (told, carrier.attached) == ([1], [1, 2])
 
     run_seed(1, play)
 
 
-def test_the_event_loop_does_other_things_while_very_many_writers_are_told_of_another_directory() -> None:
+def test_the_event_loop_is_not_blocked_while_very_many_writers_are_notified_of_another_directory() -> None:
     async def play(world: World) -> None:
         clock, tasks = LateClock(world.clock), client_tasks("test")
         ledgers = OpenLedgers(_never, clock, tasks, world.rng, first_pause_s=0.5).at("b1")
@@ -128,7 +128,7 @@ def test_the_event_loop_does_other_things_while_very_many_writers_are_told_of_an
 
         for ledger_id in range(10):
             ledgers.attach(Attach(ledger_id, b""), "first", partial(replaced, ledger_id))
-        ledgers.carried_by(Carrier(), "second")
+        ledgers.connection_opened(Carrier(), "second")
         for done in range(10):
             assert told == list(range(done))
             await asyncio.sleep(0)

@@ -1,14 +1,14 @@
-"""Without security, and without an operator who says that it is meant, a process serves its own machine only."""
+"""Without security, and without --insecure, a process listens on loopback only."""
 
 import asyncio
 
 import pytest
 
-from tallybook.bookie.server import serve
-from tallybook.core.config import BookieSettings, GatewaySettings
+from tallybook.bookie.process.server import serve
 from tallybook.core.errors import InvalidConfig
+from tallybook.core.settings import BookieSettings, GatewaySettings
 from tallybook.gateway.server import serving
-from tallybook.runtime.http import refuse_open_port
+from tallybook.runtime.http.server import refuse_open_port
 from tallybook.runtime.process import RealProcess
 
 OPEN = ("0.0.0.0:0", "[::]:0", "10.0.0.1:7400", "bookie.example:7400")

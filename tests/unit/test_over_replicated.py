@@ -1,18 +1,19 @@
-"""Copies that no metadata name any more: when they go, what stays, and that a repair may bring them back."""
+"""Over-replicated copies: when they are dropped, which stay, and how a repair may restore them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.leftovers import Leftovers, RepairVisits
-from tallybook.bookie.settled import Settled
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.ledgers.over_replicated import OverReplicationPolicy, RepairVisits
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, EntryRange
 from tallybook.core.errors import Busy, EntryAbsent, LedgerFenced
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimClock, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]
@@ -26,7 +27,8 @@ def play(scenario: Scenario) -> None:
 
     async def run(world: World) -> None:
         metadata = KnownMetadata(
-            fates={LEDGER: Fate.UNNAMED}, settled=dict.fromkeys((LEDGER, OTHER), Settled(ENTRIES - 1, closed=True))
+            dispositions={LEDGER: LedgerDisposition.UNNAMED},
+            confirmed_prefixes=dict.fromkeys((LEDGER, OTHER), ConfirmedPrefix(ENTRIES - 1, closed=True)),
         )
         settings = tiny_settings(unnamed_delay_s=DELAY, entry_log_bytes=4 * KIB)
         node = DiskBookie(SimDisk(world.rng), world.clock, metadata, settings)
@@ -68,7 +70,7 @@ async def is_read(node: DiskBookie, entry_id: int, ledger_id: int = LEDGER) -> b
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-def test_copies_that_nobody_names_go_after_the_delay_and_the_fence_stays_for_ever(unclean: bool) -> None:
+def test_over_replicated_copies_are_dropped_after_the_delay_and_the_fence_stays_for_ever(unclean: bool) -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         before = await node.bookie.read_lac(LEDGER)
         assert await is_read(node, 0)
@@ -76,6 +78,7 @@ def test_copies_that_nobody_names_go_after_the_delay_and_the_fence_stays_for_eve
         assert await collected_after(node, world, 100, DELAY - 0.5) == [LEDGER, OTHER]
         assert await collected_after(node, world, 0.5) == [OTHER]
         assert node.bookie.stats()["leftovers_dropped_total"] == 1
+        assert node.bookie.stats()["entry_logs_removed_total"] >= 1
         for _ in range(2):
             # After a power loss they may be back, for the rounds of the next life.
             assert unclean or not await is_read(node, 0)
@@ -89,46 +92,27 @@ def test_copies_that_nobody_names_go_after_the_delay_and_the_fence_stays_for_eve
     play(scenario)
 
 
-def test_the_logs_of_what_went_are_removed() -> None:
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "left_s"),
+    [
+        (LedgerDisposition.UNNAMED, LedgerDisposition.KEPT, DELAY),  # it begins anew
+        (LedgerDisposition.UNNAMED, LedgerDisposition.MISSING, DELAY),
+        (LedgerDisposition.UNNAMED, LedgerDisposition.UNKNOWN, 0),  # it goes on while the metadata do not answer
+        (LedgerDisposition.KEPT, LedgerDisposition.UNKNOWN, DELAY),  # it never began
+    ],
+)
+def test_nothing_goes_while_the_metadata_say_something_else_or_nothing(
+    before: LedgerDisposition, meanwhile: LedgerDisposition, left_s: float
+) -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
-        await collected_after(node, world, 0, DELAY)
-        assert node.bookie.stats()["entry_logs_removed_total"] >= 1
-        assert all([await is_read(node, entry_id, OTHER) for entry_id in range(ENTRIES)])
-
-    play(scenario)
-
-
-@pytest.mark.parametrize("meanwhile", [Fate.KEPT, Fate.MISSING])
-def test_the_delay_begins_anew_where_the_metadata_have_said_something_else(meanwhile: Fate) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.dispositions[LEDGER] = before
         await collected_after(node, world, 0)
-        node.metadata.fates[LEDGER] = meanwhile
-        await collected_after(node, world, DELAY)
-        node.metadata.fates[LEDGER] = Fate.UNNAMED
-        assert await collected_after(node, world, 1, DELAY - 1) == [LEDGER, OTHER]
-        assert await collected_after(node, world, 1) == [OTHER]
-
-    play(scenario)
-
-
-def test_nothing_goes_while_the_metadata_do_not_answer_and_the_delay_goes_on() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await collected_after(node, world, 0)
-        node.metadata.fates[LEDGER] = Fate.UNKNOWN
+        node.metadata.dispositions[LEDGER] = meanwhile
         assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
-        node.metadata.fates[LEDGER] = Fate.UNNAMED
+        node.metadata.dispositions[LEDGER] = LedgerDisposition.UNNAMED
+        if left_s:
+            assert await collected_after(node, world, 1, left_s - 1) == [LEDGER, OTHER]
         assert await collected_after(node, world, 1) == [OTHER]
-
-    play(scenario)
-
-
-def test_what_never_was_for_others_does_not_begin_the_delay() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        for fate in (Fate.KEPT, Fate.UNKNOWN):
-            node.metadata.fates[LEDGER] = fate
-            await collected_after(node, world, DELAY)
-        node.metadata.fates[LEDGER] = Fate.UNNAMED
-        assert await collected_after(node, world, DELAY, DELAY - 1) == [LEDGER, OTHER]
 
     play(scenario)
 
@@ -144,7 +128,7 @@ def test_a_restart_begins_the_delay_anew() -> None:
     play(scenario)
 
 
-def test_copies_that_somebody_is_at_wait_for_a_later_round() -> None:
+def test_copies_in_use_wait_for_a_later_pass() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await collected_after(node, world, 0)
         async with node.bookie._parts.table.using(LEDGER):
@@ -156,9 +140,9 @@ def test_copies_that_somebody_is_at_wait_for_a_later_round() -> None:
 
 def test_what_a_repair_adds_to_old_copies_keeps_all_of_them() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
-        node.metadata.settled[LEDGER] = Settled(ENTRIES, closed=True)
+        node.metadata.confirmed_prefixes[LEDGER] = ConfirmedPrefix(ENTRIES, closed=True)
         await collected_after(node, world, 0, DELAY - 1)
-        assert (await node.add(batch(ENTRIES), repair=True)).code == 0
+        assert (await node.add(batch(ENTRIES), kind=AddKind.REPAIR)).code == 0
         await node.bookie.flush()
         assert await collected_after(node, world, 1, DELAY - 2) == [LEDGER, OTHER]
 
@@ -172,7 +156,7 @@ def test_a_repair_that_was_here_keeps_the_copies_for_another_delay(asks: bool) -
         if asks:
             assert (await node.bookie.held(LEDGER, 0, 4)).ranges == (EntryRange(0, 4),)
         else:
-            assert (await node.add(batch(2), repair=True)).code == 0
+            assert (await node.add(batch(2), kind=AddKind.REPAIR)).code == 0
         assert await collected_after(node, world, 1, DELAY - 2) == [LEDGER, OTHER]
         assert await collected_after(node, world, 1) == [OTHER]
 
@@ -185,25 +169,16 @@ def test_a_repair_brings_copies_back_after_they_went(unclean: bool) -> None:
         assert await collected_after(node, world, 0, DELAY) == [OTHER]
         assert (await node.bookie.held(LEDGER, 0, 4)).ranges == ()
         for entry_id in range(ENTRIES):
-            assert (await node.add(batch(entry_id), repair=True)).code == 0
+            assert (await node.add(batch(entry_id), kind=AddKind.REPAIR)).code == 0
+        await node.bookie.flush()
+        assert await collected_after(node, world, 0, DELAY - 1) == [LEDGER, OTHER], "no metadata name them yet"
         assert (await node.bookie.held(LEDGER, 0, 4)).ranges == (EntryRange(0, 4),)
-        node.metadata.fates[LEDGER] = Fate.KEPT
+        node.metadata.dispositions[LEDGER] = LedgerDisposition.KEPT
         await (node.lose_power() if unclean else node.stop())
         await node.boot()
         assert all([await is_read(node, entry_id) for entry_id in range(ENTRIES)])
         assert await collected_after(node, world, 0, DELAY, DELAY) == [LEDGER, OTHER]
         assert (await node.add(batch(ENTRIES))).code == LedgerFenced.wire_code
-
-    play(scenario)
-
-
-def test_what_a_repair_has_just_brought_back_stays_although_nobody_names_it_yet() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await collected_after(node, world, 0, DELAY)
-        for entry_id in range(ENTRIES):
-            assert (await node.add(batch(entry_id), repair=True)).code == 0
-        await node.bookie.flush()
-        assert await collected_after(node, world, 0, DELAY - 1) == [LEDGER, OTHER]
 
     play(scenario)
 
@@ -215,13 +190,13 @@ def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_ke
         index = node.bookie._parts.index
         reclaimer = node.bookie._parts.collector.reclaimer
         answers: list[object] = []
-        apply, held_by = index.apply, reclaimer.held_by
+        apply, data_of = index.apply, reclaimer.data_of
 
         async def applied(*args: object, **named: object) -> None:
             if not named.get("drop_rows"):
                 return await apply(*args, **named)  # type: ignore[arg-type]
             asked = asyncio.ensure_future(node.bookie.held(LEDGER, 0, 4))
-            given = node.add(batch(1), repair=True)
+            given = node.add(batch(1), kind=AddKind.REPAIR)
             await asyncio.sleep(0)
             await apply(*args, **named)  # type: ignore[arg-type]
             answers.extend(await asyncio.gather(given, asked, return_exceptions=True))
@@ -229,11 +204,11 @@ def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_ke
 
         async def measured(ledger_ids: list[int]) -> object:
             await node.bookie.held(LEDGER, 0, 4)
-            return await held_by(ledger_ids)
+            return await data_of(ledger_ids)
 
         await collected_after(node, world, 0)
         with monkeypatch.context() as patched:
-            patched.setattr(reclaimer, "held_by", measured)
+            patched.setattr(reclaimer, "data_of", measured)
             assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
         with monkeypatch.context() as patched:
             patched.setattr(index, "apply", applied)
@@ -247,12 +222,12 @@ def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_ke
     play(scenario)
 
 
-def test_copies_on_their_way_to_the_disk_wait_for_a_later_round() -> None:
+def test_copies_on_their_way_to_the_disk_wait_for_a_later_pass() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await collected_after(node, world, 0)
         await world.clock.sleep(DELAY)
         # Not a repair: a recovery that does not know yet that the ledger is closed.
-        assert (await node.add(batch(ENTRIES), recovery=True)).code == 0
+        assert (await node.add(batch(ENTRIES), kind=AddKind.RECOVERY)).code == 0
         assert await collected_after(node, world, 0) == [LEDGER, OTHER]
         await node.bookie.flush()
         assert await collected_after(node, world, 0) == [OTHER]
@@ -268,7 +243,7 @@ def test_nothing_goes_before_the_fence_is_durable(monkeypatch: pytest.MonkeyPatc
 
         await collected_after(node, world, 0)
         with monkeypatch.context() as patched:
-            patched.setattr(node.bookie._parts.fences, "fence_unasked", no_room)
+            patched.setattr(node.bookie._parts.fences, "fence_closed", no_room)
             assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
         assert await collected_after(node, world, 0) == [OTHER]
 
@@ -279,18 +254,18 @@ def test_what_is_not_remembered_of_repairs_counts_as_lately() -> None:
     async def run(world: World) -> None:
         clock = SimClock()
         visits = RepairVisits(clock, max_remembered=2)
-        leftovers = Leftovers(visits, clock, DELAY)
-        assert leftovers.is_left_alone(1)
+        leftovers = OverReplicationPolicy(visits, clock, DELAY)
+        assert leftovers.is_unvisited(1)
         for ledger_id in (1, 2):
             visits.note(ledger_id)
         await world.clock.sleep(DELAY / 2)
         for ledger_id in (1, 3):
             visits.note(ledger_id)
         await world.clock.sleep(DELAY / 2)
-        assert [leftovers.is_left_alone(ledger_id) for ledger_id in (1, 2, 3, 4)] == [False, True, False, True]
+        assert [leftovers.is_unvisited(ledger_id) for ledger_id in (1, 2, 3, 4)] == [False, True, False, True]
         for ledger_id in (5, 6):
             visits.note(ledger_id)
         await world.clock.sleep(DELAY / 2 - 1)
-        assert not any(leftovers.is_left_alone(ledger_id) for ledger_id in range(7))
+        assert not any(leftovers.is_unvisited(ledger_id) for ledger_id in range(7))
 
     run_seed(1, run)

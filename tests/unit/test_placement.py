@@ -1,4 +1,4 @@
-"""Who is chosen for an ensemble: nobody twice, nobody unfit, racks spread as well as can be, disks filled evenly."""
+"""Ensemble placement: no bookie twice, none unfit, racks spread, disks filled evenly."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.client.placement import choose_ensemble, choose_replacements
-from tallybook.client.quarantine import LONGEST_SECONDS, Quarantine
-from tallybook.client.racks import spread, write_sets
+from tallybook.client.placement.ensembles import choose_ensemble, choose_replacements
+from tallybook.client.placement.quarantine import LONGEST_SECONDS, Quarantine
+from tallybook.client.placement.racks import spread, write_sets
 from tallybook.core.answers import Incarnation
-from tallybook.core.config import ClientSettings
-from tallybook.core.errors import NotEnoughBookies
+from tallybook.core.errors import EnsembleTooLarge, Fault, NotEnoughBookies
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.runtime.rng import SeededRng
 
@@ -49,7 +48,9 @@ policies = st.sampled_from(("random", "rack_aware"))
 
 
 @given(bookies_, st.data(), some_names, policies, st.integers())
-def test_an_ensemble_is_full_or_refused_and_holds_nobody_twice_or_unfit(bookies, data, quarantined, policy, seed):
+def test_an_ensemble_is_full_or_refused_and_has_no_bookie_twice_and_no_unfit_one(
+    bookies, data, quarantined, policy, seed
+):
     size = data.draw(st.integers(1, 8))
     write_quorum = data.draw(st.none() | st.integers(1, size))
     fit = {name for name, info in bookies.items() if info.mode is BookieMode.WRITABLE}
@@ -100,21 +101,13 @@ def test_the_random_policy_does_not_look_at_racks():
         if set(racks_of(bookies, choose_ensemble(bookies, 3, SeededRng(seed), policy="random"))) == {"r1"}
     ]  # fmt: skip
     assert 10 < len(within_one) < 45
-    assert ClientSettings().placement == "rack_aware"
 
 
-@pytest.mark.parametrize("write_quorum", [3, 2])
-def test_with_one_rack_load_spreads_over_bookies_and_positions(write_quorum):
-    bookies = cluster("r1", "r1", "r1", "r1", "r1")
-    ensembles = [choose_ensemble(bookies, 3, SeededRng(seed), write_quorum=write_quorum) for seed in range(1500)]
-    for position in range(3):
-        share = Counter(ensemble[position] for ensemble in ensembles)
-        assert all(240 < share[name] < 360 for name in bookies)
-
-
-def test_with_several_racks_load_spreads_over_positions_too():
-    bookies = cluster("r1", "r1", "r2")
-    ensembles = [choose_ensemble(bookies, 3, SeededRng(seed), write_quorum=2) for seed in range(900)]
+@pytest.mark.parametrize(("racks", "write_quorum"), [(["r1"] * 5, 3), (["r1"] * 5, 2), (["r1", "r1", "r2"], 2)])
+def test_load_spreads_over_bookies_and_positions(racks, write_quorum):
+    bookies = cluster(*racks)
+    seeds = range(300 * len(racks))
+    ensembles = [choose_ensemble(bookies, 3, SeededRng(seed), write_quorum=write_quorum) for seed in seeds]
     for position in range(3):
         share = Counter(ensemble[position] for ensemble in ensembles)
         assert all(240 < share[name] < 360 for name in bookies)
@@ -131,26 +124,22 @@ def test_more_free_disk_means_more_ledgers_up_to_three_times_the_median():
         assert chosen[name] == pytest.approx(9000 * weight / 1200, rel=0.15)
 
 
-def test_quarantine_comes_before_racks():
-    bookies = cluster("r1", "r1", "r1", "r2")
-    for seed in range(20):
-        assert "d" not in choose_ensemble(bookies, 3, SeededRng(seed), quarantined={"d"})
-        assert "d" in choose_ensemble(bookies, 3, SeededRng(seed), quarantined={"b", "c", "d"})
-
-
-def test_who_is_alive_is_named_when_they_are_too_few():
+def test_an_ensemble_that_is_too_large_is_the_fault_of_the_caller_and_the_writable_bookies_are_named():
     bookies = {**cluster("", "", "", ""), "b": bookie("b", read_only=True)}
-    with pytest.raises(NotEnoughBookies, match="alive: a, c, d"):
+    with pytest.raises(NotEnoughBookies, match=r"there are 3 \(a, c, d\); read-only: b$") as lacking:
         choose_ensemble(bookies, 4, SeededRng(1))
-    with pytest.raises(NotEnoughBookies, match="alive: none"):
-        choose_ensemble({}, 1, SeededRng(1))
+    assert lacking.value.fault is Fault.PEER
+    for few, message in ((bookies, r"there are 3 \(a, c, d\): start more"), ({}, "there are 0: start more")):
+        with pytest.raises(EnsembleTooLarge, match=message) as refused:
+            choose_ensemble(few, 5, SeededRng(1))
+        assert (refused.value.fault, refused.value.retriable) == (Fault.CALLER, True)
 
 
 # --- replacements ---------------------------------------------------------------------------------
 
 
 @given(bookies_, st.data(), some_names, some_names, policies, st.integers())
-def test_as_many_places_are_filled_as_there_are_fit_newcomers(bookies, data, excluded, quarantined, policy, seed):
+def test_as_many_places_are_filled_as_there_are_fit_replacements(bookies, data, excluded, quarantined, policy, seed):
     ensemble = data.draw(st.permutations([*NAMES, "gone"]))[: data.draw(st.integers(1, 5))]
     positions = data.draw(st.sets(st.integers(0, len(ensemble) - 1)))
     write_quorum = data.draw(st.none() | st.integers(1, len(ensemble)))
@@ -167,7 +156,7 @@ def test_as_many_places_are_filled_as_there_are_fit_newcomers(bookies, data, exc
 
 
 @given(st.lists(st.sampled_from(("r1", "r2", "r3")), min_size=3, max_size=9), st.data(), st.integers())
-def test_a_newcomer_comes_from_the_rack_that_spreads_best(racks, data, seed):
+def test_a_replacement_comes_from_the_rack_that_spreads_best(racks, data, seed):
     bookies = cluster(*racks)
     size = data.draw(st.integers(2, len(racks) - 1))
     write_quorum = data.draw(st.integers(1, size))
@@ -187,35 +176,19 @@ def test_a_newcomer_comes_from_the_rack_that_spreads_best(racks, data, seed):
 def test_a_rack_that_is_lost_is_replaced_without_leaving_one_rack_alone():
     bookies = cluster("r1", "r2", "r3", "r2", "r3", "r3")
     for seed in range(20):
-        # a and b are gone with their racks' switches; c, of r3, stays: newcomers of r3 alone would be no spread.
+        # a and b are gone with their racks' switches; c, of r3, stays: replacements of r3 alone would be no spread.
         chosen = choose_replacements(bookies, ("a", "b", "c"), (0, 1), SeededRng(seed))
         assert {bookies[name].rack for name in chosen.values()} == {"r2", "r3"}
 
 
-def test_where_the_spread_is_the_same_a_newcomer_comes_from_the_rack_with_the_fewest_members():
+def test_where_the_spread_is_the_same_a_replacement_comes_from_the_rack_with_the_fewest_members():
     bookies = cluster("r1", "r2", "r2", "r1", "r1", "r2")
     for seed in range(20):
         chosen = choose_replacements(bookies, ("a", "b", "c", "d"), (3,), SeededRng(seed))
         assert bookies[chosen[3]].rack == "r1"
 
 
-def test_where_nobody_is_left_nothing_is_replaced():
-    assert choose_replacements(cluster("", "", ""), ("a", "b", "c"), (1,), SeededRng(1)) == {}
-    assert choose_replacements({}, ("a", "b", "c"), (0, 2), SeededRng(1)) == {}
-    one_spare = cluster("", "", "", "")
-    assert choose_replacements(one_spare, ("a", "b", "c"), (2, 1), SeededRng(1)) == {1: "d"}
-
-
 # --- quarantine -----------------------------------------------------------------------------------
-
-
-def test_a_bookie_that_failed_is_avoided_for_a_while():
-    quarantine = Quarantine(60)
-    quarantine.failed("a", now=0)
-    quarantine.failed("b", now=10)
-    assert quarantine.now(59) == {"a", "b"}
-    assert quarantine.now(60) == {"b"}
-    assert quarantine.now(70) == set()
 
 
 def test_failing_again_doubles_the_time_up_to_the_limit():
@@ -245,7 +218,7 @@ def test_keeping_out_of_trouble_for_as_long_again_wipes_the_slate():
     assert quarantine.now(459 + 60) == set(), "after 120 s of good conduct a first time again"
 
 
-def test_a_first_time_above_the_limit_stays_as_it_is_and_none_avoids_nobody():
+def test_a_first_time_above_the_limit_stays_as_it_is_and_no_time_avoids_no_bookie():
     quarantine = Quarantine(2 * LONGEST_SECONDS)
     quarantine.failed("a", now=0)
     quarantine.failed("a", now=2 * LONGEST_SECONDS)

@@ -1,7 +1,6 @@
-"""The read cache: within its bytes, right by entry id, and not swept clean by one pass over a large ledger."""
+"""The read cache: bounded, correct, and not flushed by one pass over a large ledger."""
 
-import random
-
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -41,23 +40,6 @@ def test_every_entry_of_a_batch_finds_it_and_its_neighbours_do_not():
     assert cache.find(8, 12) is None
 
 
-def test_the_right_batch_is_found_whatever_the_order_of_arrival():
-    cache = ReadCache(100 * COST)
-    numbers = list(range(50))
-    random.Random(3).shuffle(numbers)
-    for number in numbers:
-        put(cache, 7, number)
-    for number in range(50):
-        assert cache.find(7, ENTRIES * number + 7).batch == body(7, ENTRIES * number)
-
-
-def test_a_batch_that_is_held_already_is_not_counted_twice():
-    cache = ReadCache(100 * COST)
-    put(cache, 7, 0)
-    put(cache, 7, 0)
-    assert (len(cache), cache.held_bytes) == (1, COST)
-
-
 def test_nothing_is_kept_beyond_the_budget_and_nothing_larger_than_it():
     cache = ReadCache(10 * COST)
     for number in range(100):
@@ -72,13 +54,6 @@ def test_a_cache_of_no_bytes_keeps_nothing():
     cache = ReadCache(0)
     put(cache, 7, 0)
     assert (len(cache), cache.held_bytes, cache.find(7, 0)) == (0, 0, None)
-
-
-def test_hits_and_misses_are_counted():
-    cache = ReadCache(10 * COST)
-    for number in (0, 0, 1, 0):
-        read(cache, 7, number)
-    assert (cache.hits, cache.misses) == (2, 2)
 
 
 def test_a_forgotten_ledger_is_gone_and_gives_its_bytes_back():
@@ -99,20 +74,21 @@ def test_a_forgotten_ledger_is_gone_and_gives_its_bytes_back():
 
 
 def warm(cache: ReadCache, count: int) -> None:
-    """Batches that readers come back to, among others that pass."""
+    """Batches that readers read again, among others that are read once."""
     for turn in range(20):
         for number in range(count):
             read(cache, 1, number)
             read(cache, 2, 100_000 + 1000 * turn + number)
 
 
-def test_a_scan_of_a_large_ledger_spares_what_readers_come_back_to():
+@pytest.mark.parametrize("step", [1, ENTRIES], ids=["entry by entry", "batch by batch"])
+def test_a_scan_of_a_large_ledger_does_not_evict_recently_read_batches(step):
     cache = ReadCache(100 * COST)
     warm(cache, 50)
-    for number in range(5_000):
-        assert not read(cache, 3, number)
-    survivors = sum(cache.find(1, ENTRIES * number) is not None for number in range(50))
-    assert survivors >= 48
+    for entry_id in range(0, ENTRIES * 5_000, step):
+        if cache.find(3, entry_id) is None:
+            put(cache, 3, entry_id // ENTRIES)
+    assert sum(cache.find(1, ENTRIES * number) is not None for number in range(50)) >= 48
 
 
 def test_what_two_readers_have_read_is_spared_by_a_scan_and_what_one_has_read_is_not():
@@ -126,42 +102,6 @@ def test_what_two_readers_have_read_is_spared_by_a_scan_and_what_one_has_read_is
         read(cache, 3, number)
     assert [cache.find(1, ENTRIES * number) is not None for number in range(5)] == [True] * 5
     assert [cache.find(2, ENTRIES * number) is not None for number in range(5)] == [False] * 5
-
-
-def test_a_hot_set_survives_a_scan_of_ten_times_the_cache():
-    cache = ReadCache(200 * COST)
-    hot = [(each, number) for each in range(5) for number in range(20)]
-    for _ in range(3):
-        for each, number in hot:
-            read(cache, each, number)
-    for number in range(10 * 200):
-        read(cache, 9, number)
-    survivors = sum(cache.find(each, ENTRIES * number) is not None for each, number in hot)
-    assert survivors >= 95
-
-
-def test_hits_go_on_while_a_scan_runs_beside():
-    cache = ReadCache(100 * COST)
-    warm(cache, 50)
-    hits = tries = 0
-    draws = random.Random(1)
-    for number in range(10_000):
-        read(cache, 3, number)
-        if number % 4 == 0:
-            hits += read(cache, 1, draws.randrange(50))
-            tries += 1
-    assert hits / tries > 0.95
-
-
-def test_reading_a_ledger_once_entry_by_entry_is_a_scan_too():
-    cache = ReadCache(100 * COST)
-    warm(cache, 50)
-    for number in range(2_000):
-        for entry_id in range(ENTRIES * number, ENTRIES * (number + 1)):
-            if cache.find(3, entry_id) is None:
-                put(cache, 3, number)
-    survivors = sum(cache.find(1, ENTRIES * number) is not None for number in range(50))
-    assert survivors >= 48
 
 
 def test_what_was_hot_once_gives_way_to_what_is_hot_now():
@@ -184,15 +124,6 @@ def test_a_batch_that_returns_soon_after_it_left_is_kept_longer():
     for number in range(200, 1_200):
         read(cache, 9, number)
     assert read(cache, 1, 0)
-
-
-def test_the_memory_of_what_left_is_bounded():
-    cache = ReadCache(10 * COST)
-    for number in range(10_000):
-        put(cache, 7, number)
-    assert 0 < len(cache._ghosts) <= 11
-    assert cache.held_bytes <= 10 * COST
-    assert sum(map(len, cache._firsts.values())) == len(cache) >= 8
 
 
 class CacheMachine(RuleBasedStateMachine):

@@ -1,12 +1,12 @@
-"""Whom a reader asks last for a while, and whom it does not blame for a read that failed."""
+"""The replica order of a reader: which bookies are avoided for a while, and which are not blamed."""
 
 from __future__ import annotations
 
 import pytest
 
 from tallybook.client.reader.machine import ReadAttempt
-from tallybook.client.reader.pace import Pace
-from tallybook.client.reader.replicas import FAILURE_HELD_S, Found, Replicas
+from tallybook.client.reader.replicas import FAILURE_EXPIRY_S, ReplicaAnswer, Replicas
+from tallybook.client.reader.speculation import SpeculationPolicy
 from tallybook.core import errors
 from tallybook.core.errors import TallybookError
 from tallybook.stream.gaps import is_lost
@@ -69,12 +69,12 @@ async def test_only_a_bookie_that_is_silent_or_has_a_bad_disk_is_asked_last_for_
     kind: type[TallybookError], blamed: bool, at_once: bool
 ) -> None:
     clock, failing = Clock(), OneFails("a", kind("told"), at_once=at_once)
-    replicas = Replicas(failing, clock, Pace(0.0), lambda *_: None)
+    replicas = Replicas(failing, clock, SpeculationPolicy(0.0), lambda *_: None)
     attempt = ReadAttempt(1, 5, replicas.in_order(NAMES))
-    assert await replicas.search(attempt, failing.ask) == Found("a copy of b")
+    assert await replicas.search(attempt, failing.ask) == ReplicaAnswer("a copy of b")
     assert list(attempt.errors) == ["a"]
     assert replicas.in_order(NAMES) == (["b", "c", "a"] if blamed else ["b", "a", "c"])
-    clock.now += FAILURE_HELD_S
+    clock.now += FAILURE_EXPIRY_S
     assert replicas.in_order(NAMES) == ["b", "a", "c"]
 
 
@@ -85,7 +85,7 @@ async def test_only_a_bookie_that_is_silent_or_has_a_bad_disk_is_asked_last_for_
         (errors.RequestTimeout, False), (errors.Busy, False), (errors.EntryUnknown, False), (errors.DiskFailed, False),
     ],
 )  # fmt: skip
-def test_a_damaged_copy_is_a_loss_only_if_every_replica_was_heard(other: type[TallybookError], settled: bool) -> None:
+def test_a_damaged_copy_is_a_loss_only_if_every_replica_responded(other: type[TallybookError], settled: bool) -> None:
     attempt = ReadAttempt(1, 5, NAMES[:2])
     attempt.failed("a", errors.EntryCorrupt("flipped"))
     attempt.failed("b", other("told"))
@@ -94,13 +94,13 @@ def test_a_damaged_copy_is_a_loss_only_if_every_replica_was_heard(other: type[Ta
     assert verdict.settled is settled
 
 
-def test_who_is_let_in_nowhere_is_told_so_and_who_is_let_in_somewhere_is_told_of_the_entry() -> None:
+def test_a_client_refused_everywhere_is_told_so_and_one_accepted_somewhere_gets_the_error_of_the_entry() -> None:
     attempt = ReadAttempt(1, 5, NAMES[:2])
     attempt.failed("a", errors.AccessDenied("app may not read"))
     attempt.failed("b", errors.AccessDenied("app may not read"))
     verdict = attempt.verdict()
     assert isinstance(verdict, errors.AccessDenied)
-    assert "ledger 1, entry 5 is not for this client: app may not read" in verdict.message
+    assert "ledger 1, entry 5: access denied: app may not read" in verdict.message
     attempt.failed("b", errors.EntryAbsent("not here"))
     assert isinstance(attempt.verdict(), errors.EntryUnknown)
 

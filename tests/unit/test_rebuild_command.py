@@ -1,4 +1,4 @@
-"""``offload rebuild-catalog`` where the copy of the records of streams cannot be read."""
+"""``offload rebuild-catalog`` when the copy of the stream records cannot be read."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tallybook.archive.format.schema import object_key
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.records import RECORDS_KEY, RecordsCopy, encode_records, read_records
-from tallybook.archive.schema import object_key
-from tallybook.cli.offload import app
+from tallybook.archive.stream_records import RECORDS_KEY, RecordsCopy, encode_records, read_records
+from tallybook.cli.commands.offload import app
 from tallybook.core.errors import NewerFormat
 from tallybook.metadata.sqlite import schema
 from tallybook.runtime.clock import RealClock
@@ -53,11 +53,11 @@ def test_a_damaged_copy_of_the_records_of_streams_keeps_no_ledger_from_coming_ba
     assert (found.exit_code, json.loads(found.stdout)["ledgers_known"], lost.taken_over) == (1, 1, True)
 
 
-def test_a_copy_of_the_records_of_streams_of_a_newer_tallybook_is_named_and_keeps_the_bucket_from_nobody(
+def test_a_copy_of_stream_records_of_a_newer_tallybook_is_named_and_the_rest_of_the_bucket_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("tallybook.archive.records.FORMAT", 2)
+        newer.setattr("tallybook.archive.stream_records.FORMAT", 2)
         copy = encode_records(RecordsCopy())
     lost = Lost(tmp_path, copy)
     found = lost.rebuild()
@@ -71,7 +71,7 @@ def test_a_record_of_streams_that_is_taken_for_deleted_is_named_and_is_no_error(
     lost = Lost(tmp_path, encode_records(RecordsCopy({name: b"{}"}, {name: 7})))
     found = lost.rebuild()
     assert (found.exit_code, json.loads(found.stdout)["stream_records_deleted"]) == (0, 1), found.stderr
-    assert f"{name}: it does not come back" in found.stderr
+    assert f"{name}: it is not restored" in found.stderr
 
 
 class Replaced(MemoryStore):

@@ -1,26 +1,29 @@
-"""Reconnecting to a bookie that was reached before: without the metadata store where possible, never without an end."""
+"""Reconnecting to a known bookie: without the metadata store if possible, and never for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from tallybook.client import connections
-from tallybook.client.connections import BookieConnections
+from tallybook.client.connection import pool as connections
+from tallybook.client.connection.pool import BookieConnections
 from tallybook.core.answers import Incarnation
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, MetadataUnavailable, StaleIncarnation
+from tallybook.core.settings import ClientSettings
 from tallybook.metadata.store import BookieInfo
-from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import World
+
+from .simulated_parts import on_stage
 
 SETTINGS = ClientSettings(connect_timeout_ms=3000, reconnect_ms=500)
 
 
 class Connection:
-    """What stands for an open connection."""
+    """A stand-in for an open connection."""
 
     broken = False
 
@@ -32,7 +35,7 @@ class Connection:
 
 
 class Street:
-    """Who answers where, and a membership that can be away, or slow."""
+    """Servers by address, and a membership that can be unavailable, or slow."""
 
     def __init__(self, world: World) -> None:
         self.clock = world.clock
@@ -71,106 +74,85 @@ class Street:
         return Connection(address)
 
     async def reached_again(self) -> Connection:
-        """Lose the connection, and ask for another one."""
+        """Lose the connection, and request another one."""
         held: Any = await self.pool.get("b1")
         held.broken = True
         return await self.pool.get("b1")  # type: ignore[return-value]
 
 
-@pytest.fixture
-def street() -> Iterator[Callable[[Any], None]]:
-    """``street(test)`` runs ``test`` in a street of its own, in virtual time."""
+@asynccontextmanager
+async def street(world: World) -> AsyncIterator[Street]:
+    made = Street(world)
+
+    async def open_bookie(_transport: object, address: str, *, expected: Incarnation, **_: object) -> Connection:
+        return await made.open(address, expected)
+
     with pytest.MonkeyPatch.context() as patch:
-
-        def play(test: Any) -> None:
-            async def scene(world: World) -> None:
-                made = Street(world)
-
-                async def open_bookie(
-                    transport: object, address: str, *, expected: Incarnation, **_: object
-                ) -> Connection:
-                    return await made.open(address, expected)
-
-                patch.setattr(connections, "open_bookie", open_bookie)
-                made.move_in("first:1", 1)
-                await test(made)
-                await made.pool.close()
-                await made.tasks.close()
-
-            run_seed(1, scene, deadline_seconds=600)
-
-        yield play
+        patch.setattr(connections, "open_bookie", open_bookie)
+        made.move_in("first:1", 1)
+        yield made
+        await made.pool.close()
+        await made.tasks.close()
 
 
-def test_a_lost_connection_comes_back_while_the_metadata_store_is_away(street: Callable[[Any], None]) -> None:
-    async def scene(town: Street) -> None:
-        await town.pool.get("b1")
-        town.away = town.slow = True
-        assert (await town.reached_again()).address == "first:1"
-        assert town.asked == 1
-
-    street(scene)
+in_a_street = on_stage(street, deadline_seconds=600)
 
 
-def test_a_bookie_that_moved_is_found_by_the_membership(street: Callable[[Any], None]) -> None:
-    async def scene(town: Street) -> None:
-        await town.pool.get("b1")
-        del town.living["first:1"]
-        town.move_in("second:1", 2)
-        assert (await town.reached_again()).address == "second:1"
-        town.living["second:1"] = Incarnation("directory", 3)
-        town.move_in("second:1", 3)
-        assert (await town.reached_again()).address == "second:1"
+@in_a_street
+async def test_a_lost_connection_comes_back_while_the_metadata_store_is_away(town: Street) -> None:
+    await town.pool.get("b1")
+    town.away = town.slow = True
+    assert (await town.reached_again()).address == "first:1"
+    assert town.asked == 1
 
-    street(scene)
+
+@in_a_street
+async def test_a_bookie_that_moved_is_found_by_the_membership(town: Street) -> None:
+    await town.pool.get("b1")
+    del town.living["first:1"]
+    town.move_in("second:1", 2)
+    assert (await town.reached_again()).address == "second:1"
+    town.living["second:1"] = Incarnation("directory", 3)
+    town.move_in("second:1", 3)
+    assert (await town.reached_again()).address == "second:1"
 
 
 @pytest.mark.parametrize("left_behind", ["silent", "strangers"])
-def test_whoever_answers_at_the_old_address_does_not_hide_the_new_one(
-    street: Callable[[Any], None], left_behind: str
-) -> None:
-    async def scene(town: Street) -> None:
+@in_a_street
+async def test_a_server_at_the_old_address_does_not_hide_the_new_one(town: Street, left_behind: str) -> None:
+    await town.pool.get("b1")
+    getattr(town, left_behind).add("first:1")
+    town.move_in("second:1", 2)
+    assert (await town.reached_again()).address == "second:1"
+
+
+@in_a_street
+async def test_the_whole_attempt_ends_within_the_connect_timeout(town: Street) -> None:
+    await town.pool.get("b1")
+    town.silent.add("first:1")
+    town.slow = True
+    began = town.clock.monotonic()
+    with pytest.raises(BookieUnavailable):
+        await town.reached_again()
+    assert town.clock.monotonic() - began <= 3.1
+
+
+@in_a_street
+async def test_a_metadata_store_that_hangs_is_not_the_fault_of_the_bookie(town: Street) -> None:
+    town.slow = True
+    began = town.clock.monotonic()
+    with pytest.raises(MetadataUnavailable):
         await town.pool.get("b1")
-        getattr(town, left_behind).add("first:1")
-        town.move_in("second:1", 2)
-        assert (await town.reached_again()).address == "second:1"
-
-    street(scene)
+    assert town.clock.monotonic() - began <= 3.1
 
 
-def test_the_whole_attempt_ends_within_the_connect_timeout(street: Callable[[Any], None]) -> None:
-    async def scene(town: Street) -> None:
+@in_a_street
+async def test_a_bookie_that_went_away_says_why_it_was_not_reached(town: Street) -> None:
+    await town.pool.get("b1")
+    del town.living["first:1"]
+    with pytest.raises(BookieUnavailable, match="nobody there"):
+        await town.reached_again()
+    await town.clock.sleep(1)
+    town.away = True
+    with pytest.raises(BookieUnavailable, match="nobody there"):
         await town.pool.get("b1")
-        town.silent.add("first:1")
-        town.slow = True
-        began = town.clock.monotonic()
-        with pytest.raises(BookieUnavailable):
-            await town.reached_again()
-        assert town.clock.monotonic() - began <= 3.1
-
-    street(scene)
-
-
-def test_a_metadata_store_that_hangs_is_not_the_fault_of_the_bookie(street: Callable[[Any], None]) -> None:
-    async def scene(town: Street) -> None:
-        town.slow = True
-        began = town.clock.monotonic()
-        with pytest.raises(MetadataUnavailable):
-            await town.pool.get("b1")
-        assert town.clock.monotonic() - began <= 3.1
-
-    street(scene)
-
-
-def test_a_bookie_that_went_away_says_why_it_was_not_reached(street: Callable[[Any], None]) -> None:
-    async def scene(town: Street) -> None:
-        await town.pool.get("b1")
-        del town.living["first:1"]
-        with pytest.raises(BookieUnavailable, match="nobody there"):
-            await town.reached_again()
-        await town.clock.sleep(1)
-        town.away = True
-        with pytest.raises(BookieUnavailable, match="nobody there"):
-            await town.pool.get("b1")
-
-    street(scene)

@@ -1,20 +1,26 @@
-"""Records are changed by one loop: what was meant is there once, or the caller is told that nobody knows."""
+"""The update loop of records: a change is made once, or its outcome is reported as unknown."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import Conflict, MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable
-from tallybook.metadata.faulty import Fault, FaultyStore, Script
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import Ok
-from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, Script
+from tallybook.sim.deterministic import World
+
+from .simulated_parts import on_stage
 
 NAME = "streams/one"
+
+simulated = on_stage(nullcontext)
 
 
 class Rig:
@@ -38,112 +44,102 @@ def with_mark(mark: bytes):
 
 
 @given(st.lists(st.sampled_from(list(Fault)[:4]), max_size=12), st.booleans())
-def test_a_change_is_made_once_whatever_becomes_of_the_attempts(faults, there_before):
-    async def play(world: World) -> None:
-        rig = Rig(world, *(("write_record", fault) for fault in faults))
-        if there_before:
-            assert isinstance(await rig.other.write_record(NAME, b" first", None), Ok)
-        try:
-            record = await rig.updater.update(NAME, with_mark(b"mine"))
-        except MetadataUnavailable:
-            assert b"mine" not in (await rig.value() or b"")
-            return
-        except MetadataOutcomeUnknown:
-            return
-        assert record.value == await rig.value()
-        assert record.value.count(b"mine") == 1
-        await rig.updater.update(NAME, with_mark(b"mine"))
-        assert await rig.value() == record.value
-
-    run_seed(1, play)
+@simulated
+async def test_a_change_is_made_once_despite_failed_attempts(world: World, faults, there_before) -> None:
+    rig = Rig(world, *(("write_record", fault) for fault in faults))
+    if there_before:
+        assert isinstance(await rig.other.write_record(NAME, b" first", None), Ok)
+    try:
+        record = await rig.updater.update(NAME, with_mark(b"mine"))
+    except MetadataUnavailable:
+        assert b"mine" not in (await rig.value() or b"")
+        return
+    except MetadataOutcomeUnknown:
+        return
+    assert record.value == await rig.value()
+    assert record.value.count(b"mine") == 1
+    await rig.updater.update(NAME, with_mark(b"mine"))
+    assert await rig.value() == record.value
 
 
-def test_a_change_of_somebody_else_is_kept():
-    async def play(world: World) -> None:
-        rig, met = Rig(world), []
+@simulated
+async def test_a_change_of_another_client_is_kept(world: World) -> None:
+    rig, met = Rig(world), []
 
-        def meets_another(found: bytes | None) -> bytes:
-            met.append(found)
-            return with_mark(b"mine")(found)
+    def meets_another(found: bytes | None) -> bytes:
+        met.append(found)
+        return with_mark(b"mine")(found)
 
-        original = rig.updater._store.read_record
+    original = rig.updater._store.read_record
 
-        async def read_then_overtaken(name: str, *, linearizable: bool = False):
-            found = await original(name, linearizable=linearizable)
-            if not met:
-                await rig.other.write_record(NAME, b" theirs", None)
-            return found
+    async def read_then_overtaken(name: str, *, linearizable: bool = False):
+        found = await original(name, linearizable=linearizable)
+        if not met:
+            await rig.other.write_record(NAME, b" theirs", None)
+        return found
 
-        rig.updater._store.read_record = read_then_overtaken
-        await rig.updater.update(NAME, meets_another)
-        assert met == [None, b" theirs"]
-        assert await rig.value() == b" theirs mine"
-
-    run_seed(1, play)
+    rig.updater._store.read_record = read_then_overtaken
+    await rig.updater.update(NAME, meets_another)
+    assert met == [None, b" theirs"]
+    assert await rig.value() == b" theirs mine"
 
 
-def test_a_refused_change_is_not_made_and_says_why():
-    async def play(world: World) -> None:
-        rig = Rig(world)
+@simulated
+async def test_a_refused_change_is_not_made_and_says_why(world: World) -> None:
+    rig = Rig(world)
 
-        def refuse(_found: bytes | None) -> bytes:
-            raise Conflict("not now")
+    def refuse(_found: bytes | None) -> bytes:
+        raise Conflict("not now")
 
-        with pytest.raises(Conflict, match="not now"):
-            await rig.updater.update(NAME, refuse)
-        assert await rig.value() is None
-
-    run_seed(1, play)
+    with pytest.raises(Conflict, match="not now"):
+        await rig.updater.update(NAME, refuse)
+    assert await rig.value() is None
 
 
-def test_a_change_that_is_refused_after_an_attempt_in_doubt_stays_in_doubt():
-    async def play(world: World) -> None:
-        rig, asked = Rig(world, ("write_record", Fault.UNKNOWN_LOST)), []
+@simulated
+async def test_a_change_that_is_refused_after_an_attempt_in_doubt_stays_in_doubt(world: World) -> None:
+    rig, asked = Rig(world, ("write_record", Fault.UNKNOWN_LOST)), []
 
-        def once(found: bytes | None) -> bytes:
-            asked.append(found)
-            if len(asked) > 1:
-                raise Conflict("too late")
-            return b"mine"
+    def once(found: bytes | None) -> bytes:
+        asked.append(found)
+        if len(asked) > 1:
+            raise Conflict("too late")
+        return b"mine"
 
-        with pytest.raises(MetadataOutcomeUnknown, match="may or may not"):
-            await rig.updater.update(NAME, once)
-
-    run_seed(1, play)
+    with pytest.raises(MetadataOutcomeUnknown, match="may or may not"):
+        await rig.updater.update(NAME, once)
 
 
-def test_a_record_is_removed_if_it_is_the_one_meant_and_an_answer_that_is_lost_does_not_matter():
-    async def play(world: World) -> None:
-        rig = Rig(world, ("delete_record", Fault.UNKNOWN_APPLIED))
-        await rig.updater.delete(NAME)
-        await rig.updater.update(NAME, with_mark(b"mine"))
-        await rig.updater.delete(NAME, lambda value: value == b"another")
-        assert await rig.value() == b" mine"
-        await rig.updater.delete(NAME, lambda value: value == b" mine")
-        assert await rig.value() is None
-        assert rig.script.finished
+@simulated
+async def test_a_record_is_removed_if_it_is_the_one_meant_and_an_answer_that_is_lost_does_not_matter(
+    world: World,
+) -> None:
+    rig = Rig(world, ("delete_record", Fault.UNKNOWN_APPLIED))
+    await rig.updater.delete(NAME)
+    await rig.updater.update(NAME, with_mark(b"mine"))
+    await rig.updater.delete(NAME, lambda value: value == b"another")
+    assert await rig.value() == b" mine"
+    await rig.updater.delete(NAME, lambda value: value == b" mine")
+    assert await rig.value() is None
+    assert rig.script.finished
 
-    run_seed(1, play)
 
+@simulated
+async def test_a_caller_that_always_loses_the_race_gets_unchanged_as_outcome(world: World) -> None:
+    rig = Rig(world, timeout_seconds=1)
+    versions = iter(range(10**6))
 
-def test_who_is_overtaken_for_ever_is_told_that_nothing_was_changed():
-    async def play(world: World) -> None:
-        rig = Rig(world, timeout_seconds=1)
-        versions = iter(range(10**6))
+    def always_late(found: bytes | None) -> bytes:
+        return b"mine" + str(next(versions)).encode()
 
-        def always_late(found: bytes | None) -> bytes:
-            return b"mine" + str(next(versions)).encode()
+    original = rig.updater._store.read_record
 
-        original = rig.updater._store.read_record
+    async def stale(name: str, *, linearizable: bool = False):
+        found = await original(name, linearizable=linearizable)
+        version = None if found is None else found.version
+        assert isinstance(await rig.other.write_record(NAME, str(next(versions)).encode(), version), Ok)
+        return found
 
-        async def stale(name: str, *, linearizable: bool = False):
-            found = await original(name, linearizable=linearizable)
-            version = None if found is None else found.version
-            assert isinstance(await rig.other.write_record(NAME, str(next(versions)).encode(), version), Ok)
-            return found
-
-        rig.updater._store.read_record = stale
-        with pytest.raises(MetadataConflict):
-            await rig.updater.update(NAME, always_late)
-
-    run_seed(1, play)
+    rig.updater._store.read_record = stale
+    with pytest.raises(MetadataConflict):
+        await rig.updater.update(NAME, always_late)

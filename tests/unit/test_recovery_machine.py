@@ -1,4 +1,4 @@
-"""The recovery machine against every answer that bookies may truthfully give."""
+"""The recovery machine with every answer that bookies may truthfully give."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tallybook.client.recovery.machine import (
     AwaitStragglers,
     Close,
     Failed,
-    Fence,
-    FindSpares,
+    FenceMember,
+    FindReplacements,
     ReadEnd,
-    RecoveryAdd,
+    ReadMember,
     RecoveryMachine,
-    RecoveryRead,
+    WriteBack,
 )
 from tallybook.client.recovery.window import WINDOW_BATCHES
 from tallybook.core import batch as codec
@@ -25,7 +25,7 @@ from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.errors import BookieUnavailable, EntryAbsent, EntryCorrupt, EntryUnknown, TallybookError
 from tallybook.core.ids import MAX_ID
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, close
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState, close
 
 QUORUMS = (Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(3, 3, 3), Quorum(4, 3, 2, 3), Quorum(5, 3, 3, 6))
 PER_BATCH = 3
@@ -38,7 +38,7 @@ def batch(first: int) -> bytes:
 
 
 class Cluster:
-    """What bookies hold when the writer is gone, and how each of them answers."""
+    """The entries of bookies when the writer is gone, and the answers of each."""
 
     def __init__(self, draw: st.DrawFn, quorum: Quorum, batches: int) -> None:
         self.quorum = quorum
@@ -71,13 +71,13 @@ class Cluster:
 
     def answer(self, machine: RecoveryMachine, action: Action) -> list[Action]:
         match action:
-            case Fence(position):
+            case FenceMember(position):
                 if self.moods[position] == "silent":
                     return machine.fence_failed(position, BookieUnavailable("silent"))
                 return machine.fenced(position, FenceAnswer(self.lacs[position], -1))
-            case RecoveryRead(position, entry_id):
+            case ReadMember(position, entry_id):
                 return self.read(machine, position, entry_id)
-            case RecoveryAdd(position, bookie_id, entry_id, _):
+            case WriteBack(position, bookie_id, entry_id, _):
                 if bookie_id in self.spares:
                     well = self.spares[bookie_id]
                 elif well := self.moods[position] != "silent":
@@ -91,9 +91,9 @@ class Cluster:
                 actions = machine.stragglers_late(round_number)
                 self.waited_in_vain = self.waited_in_vain or bool(actions)
                 return actions
-            case FindSpares(ensemble, positions):
+            case FindReplacements(ensemble, positions):
                 free = [spare for spare in self.spares if spare not in ensemble]
-                return machine.spares_found(dict(zip(positions, free, strict=False)))
+                return machine.replacements_found(dict(zip(positions, free, strict=False)))
             case ReadEnd(entry_id):
                 first = entry_id - PER_BATCH + 1
                 good = [p for p in self.held if first in self.held[p] and self.moods[p] == "well"]
@@ -142,7 +142,7 @@ def test_recovery_keeps_what_was_confirmed_or_fails(data: st.DataObject) -> None
     assert action.length == (action.last_entry_id + 1) * 10
     closed = close(metadata, action.last_entry_id, action.length, fragments=action.fragments, missed=action.missed)
     for first in range(0, action.last_entry_id + 1, PER_BATCH):
-        # As whoever reads the metadata sees it: the bookies that the fragments name have the entry.
+        # As a reader of the metadata sees it: the bookies that the fragments name have the entry.
         named = closed.fragment_of(first).bookies
         holders = {position for position, bookie in enumerate(named) if first in cluster.by_bookie.get(bookie, ())}
         assert quorum.acked(holders, first)
@@ -158,10 +158,10 @@ def test_a_ledger_that_holds_the_highest_id_ends_there() -> None:
     machine.start()
     first = MAX_ID
     [read] = machine.fenced(0, FenceAnswer(first - 1, -1))
-    assert read == RecoveryRead(0, first)
+    assert read == ReadMember(0, first)
     held = encode_batch(1, first, [b"x"], lac=first - 1, ledger_length=MAX_ID, written_at_us=0)
     [add] = machine.read(0, first, held)
-    assert isinstance(add, RecoveryAdd)
+    assert isinstance(add, WriteBack)
     [end] = machine.added(0, first)
     assert isinstance(end, Close)
     assert end.last_entry_id == first
@@ -177,11 +177,11 @@ def test_a_batch_of_a_newer_version_never_shortens_a_ledger(newer_at, monkeypatc
     todo = machine.start()
     while todo:
         match todo.pop(0):
-            case Fence(position):
+            case FenceMember(position):
                 todo += machine.fenced(position, FenceAnswer(-1, -1))
-            case RecoveryRead(position, entry_id) if position in newer_at:
+            case ReadMember(position, entry_id) if position in newer_at:
                 todo += machine.read(position, entry_id, unknown)
-            case RecoveryRead(position, entry_id):
+            case ReadMember(position, entry_id):
                 todo += machine.read_failed(position, entry_id, EntryUnknown("cannot tell"))
             case other:
                 told.append(other)
@@ -204,22 +204,14 @@ def test_of_an_answer_with_several_batches_only_the_good_ones_up_to_the_first_ba
     machine = reading()
     rotten = batch(6)[:-1] + bytes([batch(6)[-1] ^ 1])
     actions = machine.read(0, 0, batch(0), [batch(3), rotten, batch(9)])
-    assert [action.entry_id for action in actions if isinstance(action, RecoveryAdd)] == [0] * 3 + [3] * 3
-    assert [action for action in actions if isinstance(action, RecoveryRead)] == [
-        RecoveryRead(at, 6) for at in range(3)
-    ]
+    assert [action.entry_id for action in actions if isinstance(action, WriteBack)] == [0] * 3 + [3] * 3
+    assert [action for action in actions if isinstance(action, ReadMember)] == [ReadMember(at, 6) for at in range(3)]
 
 
-def test_copies_are_written_back_while_the_next_batch_is_read() -> None:
-    machine = reading()
-    kinds = [type(action) for action in machine.read(0, 0, batch(0))]
-    assert kinds == [RecoveryAdd] * 3 + [RecoveryRead] * 3
-
-
-def test_reading_stops_at_a_bounded_window_and_goes_on_when_half_of_it_is_settled() -> None:
+def test_reading_stops_at_a_bounded_window_and_goes_on_when_half_of_it_is_done() -> None:
     machine, at = reading(), 0
-    actions: list[Action] = [RecoveryRead(0, 0)]
-    while any(isinstance(action, RecoveryRead) for action in actions):
+    actions: list[Action] = [ReadMember(0, 0)]
+    while any(isinstance(action, ReadMember) for action in actions):
         actions = machine.read(0, at, batch(at))
         at += PER_BATCH
     assert at == WINDOW_BATCHES * PER_BATCH
@@ -227,6 +219,6 @@ def test_reading_stops_at_a_bounded_window_and_goes_on_when_half_of_it_is_settle
         first
         for first in range(0, at, PER_BATCH)
         for position in range(3)
-        if any(isinstance(action, RecoveryRead) for action in machine.added(position, first))
+        if any(isinstance(action, ReadMember) for action in machine.added(position, first))
     ]
     assert asked == [WINDOW_BATCHES // 2 * PER_BATCH]

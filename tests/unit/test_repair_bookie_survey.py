@@ -1,4 +1,4 @@
-"""What the repair hears from the bookies: one that fails, in whatever way, keeps no other from being heard."""
+"""The repair's survey of bookies: one that fails in any way does not affect the others."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class One:
 
 @pytest.mark.parametrize("connects", [True, False])
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
-async def test_a_bookie_that_fails_is_silent_and_the_others_are_heard(error: TallybookError, connects: bool) -> None:
+async def test_a_failing_bookie_is_silent_and_the_others_are_surveyed(error: TallybookError, connects: bool) -> None:
     survey = BookieSurvey(cast("Connections", Cluster(error, connects=connects)))
-    await survey.look(["b1", "b2", "b3"])
+    await survey.poll(["b1", "b2", "b3"])
     assert survey.statuses.keys() == {"b1", "b3"}
     assert await survey.limbo() == {}
     assert await survey.damaged() == {}
@@ -78,7 +78,7 @@ async def test_a_bookie_that_fails_is_silent_and_the_others_are_heard(error: Tal
 async def test_a_defect_is_none_of_a_bookies_failures() -> None:
     survey = BookieSurvey(cast("Connections", Cluster(InvariantViolation("impossible"), connects=True)))
     with pytest.raises(InvariantViolation):
-        await survey.look(["b1", "b2"])
+        await survey.poll(["b1", "b2"])
 
 
 class Damaged(Bookie):
@@ -99,11 +99,11 @@ class Damaged(Bookie):
 async def test_of_more_damage_than_is_asked_for_what_lies_behind_it_is_in_doubt(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookie_survey, "MOST_DAMAGED_LEDGERS", most)
+    monkeypatch.setattr(bookie_survey, "MAX_DAMAGED_LEDGERS", most)
     monkeypatch.setattr(bookie_survey, "DAMAGED_PAGE", 3)
     survey = BookieSurvey(cast("Connections", One(Damaged())))
-    await survey.look(["b1"])
-    damage = (await survey.damaged_at())["b1"]
+    await survey.poll(["b1"])
+    damage = (await survey.bookie_damage())["b1"]
     assert [each for each in range(50) if damage.may_touch(each, 0, 9) or damage.may_touch(each, 25, 99)] == (
         list(range(damage.known_up_to + 1, 50)) if most == 15 else []
     )

@@ -1,4 +1,4 @@
-"""Which entries a place is to hold, and which of them lack: compared with the plain definition, entry by entry."""
+"""Entries that an ensemble position must have, and missing ones: compared with the definition, entry by entry."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tallybook.core.answers import EntryRange
 from tallybook.core.quorum import Quorum
-from tallybook.core.ranges import clipped, lacking, ranges_of
+from tallybook.core.ranges import assigned_ranges, missing_ranges
 
 
 def entries(ranges) -> list[int]:
@@ -29,30 +29,19 @@ quorums = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 7)).map
 def test_a_place_holds_the_entries_whose_write_set_has_its_position(quorum, position, first, span) -> None:
     position %= quorum.ensemble
     last = first + span
-    found = list(ranges_of(quorum, position, first, last))
+    found = list(assigned_ranges(quorum, position, first, last))
     assert entries(found) == [each for each in range(first, last + 1) if position in quorum.write_set(each)]
     assert all(one.last + 1 < other.first for one, other in itertools.pairwise(found)), "neighbours are one"
 
 
 def test_a_long_ledger_is_not_gone_through_before_its_first_range_comes() -> None:
     quorum = Quorum(3, 2, 2, stripe_entries=1)
-    assert next(ranges_of(quorum, 0, 0, 2**62)) == EntryRange(0, 0)
+    assert next(assigned_ranges(quorum, 0, 0, 2**62)) == EntryRange(0, 0)
 
 
 @given(st.lists(st.integers(0, 80)), st.lists(st.integers(0, 80)))
 def test_what_lacks_is_what_is_wanted_and_not_held(wanted, held) -> None:
     wanted_ranges, held_ranges = disjoint(wanted), disjoint(held)
-    found = list(lacking(wanted_ranges, held_ranges))
-    assert entries(found) == sorted(set(entries(wanted_ranges)) - set(entries(held_ranges)))
-
-
-@given(st.lists(st.integers(0, 80)), st.lists(st.integers(0, 80)))
-def test_a_range_that_is_held_twice_changes_nothing(wanted, held) -> None:
-    twice = sorted([*disjoint(held), *disjoint(held)])
-    assert list(lacking(disjoint(wanted), twice)) == list(lacking(disjoint(wanted), disjoint(held)))
-
-
-@given(st.lists(st.integers(0, 80)), st.integers(0, 80), st.integers(0, 80))
-def test_clipping_keeps_what_lies_within(edges, first, last) -> None:
-    found = entries(clipped(disjoint(edges), first, last))
-    assert found == [each for each in entries(disjoint(edges)) if first <= each <= last]
+    lacking = sorted(set(entries(wanted_ranges)) - set(entries(held_ranges)))
+    assert entries(missing_ranges(wanted_ranges, held_ranges)) == lacking
+    assert entries(missing_ranges(wanted_ranges, sorted([*held_ranges, *held_ranges]))) == lacking, "held twice"

@@ -1,17 +1,18 @@
-"""Tasks: taken by one at a time, taken over from whoever is silent, and never a condition of anything."""
+"""Repair tasks: taken by one worker at a time, taken over from silent ones, and never required for correctness."""
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import Ok
-from tallybook.repair.task_progress import LedgerProgress, TaskProgress, summed
-from tallybook.repair.tasks import LEDGERS_OF_A_TASK, MOST_READ, PREFIX, Task, TaskBoard, decode_task, tasks_of
-from tallybook.runtime.deterministic import run_seed
+from tallybook.repair.task_progress import LedgerProgress, TaskProgress, sum_progress
+from tallybook.repair.tasks import LEDGERS_PER_TASK, MAX_READ, PREFIX, Task, TaskBoard, decode_task, make_tasks
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.deterministic import run_seed
 
 LEASE = 9.0
 
@@ -29,19 +30,14 @@ def play(body):
     return test
 
 
-def test_a_task_survives_its_record() -> None:
-    task = Task((1, 2**62), frozenset({"b", "a"}), thorough=True, end=True, why="lost bookie", owner="me", beat=3)
-    assert decode_task("x", task.encode()) == task
-
-
 def test_how_far_a_task_is_survives_its_record_and_is_not_needed() -> None:
     progress = TaskProgress(9, 1, 4, 20, 3_000, 9_000, 500, (LedgerProgress(1, 1, 2, 100, None),))
-    task = Task((1, 2), why="lost bookie", progress=progress)
+    task = Task((1, 2**62), frozenset({"b", "a"}), True, True, "lost bookie", "me", 3, progress=progress)
     assert decode_task("x", task.encode()) == task
     found = json.loads(task.encode())
     del found["progress"]
     older = decode_task("x", json.dumps(found).encode())
-    assert older == Task((1, 2), why="lost bookie")
+    assert older == replace(task, progress=TaskProgress())
     assert "progress" not in json.loads(older.encode())
 
 
@@ -55,13 +51,13 @@ TODAYS = TaskProgress(ledgers=2).as_json()
         TODAYS | {"under_way": [{"part": 0.5}]},
     ],
 )  # fmt: skip
-def test_a_task_whose_progress_is_told_otherwise_by_a_later_version_is_done_all_the_same(later) -> None:
+def test_a_task_with_progress_of_a_later_version_is_still_done(later) -> None:
     task = Task((1, 2), why="lost bookie")
     found = json.loads(task.encode()) | {"progress": later}
     assert decode_task("x", json.dumps(found).encode()) == task
 
 
-def test_what_a_later_version_tells_besides_is_passed_over() -> None:
+def test_additional_fields_of_a_later_version_are_skipped() -> None:
     task = Task((1, 2), why="lost bookie", progress=TaskProgress(ledgers=2))
     found = json.loads(task.encode()) | {"progress": TODAYS | {"retries": 3}}
     assert decode_task("x", json.dumps(found).encode()) == task
@@ -76,9 +72,9 @@ def test_the_rest_of_a_repair_takes_as_long_as_its_rate_says() -> None:
 
 def test_what_is_not_known_of_one_task_is_not_known_of_all() -> None:
     known, not_known = TaskProgress(3, 1, 1, 5, 400, 1_000, 20), TaskProgress(0, 0, 2, 5, 100, None, 30)
-    assert summed([known, known]) == TaskProgress(6, 2, 2, 10, 800, 2_000, 40)
-    assert summed([known, not_known]) == TaskProgress(0, 1, 3, 10, 500, None, 50)
-    assert summed([]).ledgers == 0
+    assert sum_progress([known, known]) == TaskProgress(6, 2, 2, 10, 800, 2_000, 40)
+    assert sum_progress([known, not_known]) == TaskProgress(0, 1, 3, 10, 500, None, 50)
+    assert sum_progress([]).ledgers == 0
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"ledgers": ["x"]}', b"\xff"])
@@ -88,27 +84,20 @@ def test_a_record_with_something_else_in_it_is_damage(value) -> None:
 
 
 def test_a_task_says_how_much_is_to_be_copied_if_that_is_known_of_all_its_ledgers() -> None:
-    sizes = dict.fromkeys(range(2 * LEDGERS_OF_A_TASK), 10) | {LEDGERS_OF_A_TASK: None}
-    first, second = tasks_of(sizes, thorough=False, why="x", expected=sizes)
-    assert first.progress == TaskProgress(LEDGERS_OF_A_TASK, expected_bytes=10 * LEDGERS_OF_A_TASK)
-    assert second.progress == TaskProgress(LEDGERS_OF_A_TASK, expected_bytes=None)
+    sizes = dict.fromkeys(range(2 * LEDGERS_PER_TASK), 10) | {LEDGERS_PER_TASK: None}
+    first, second = make_tasks(sizes, thorough=False, why="x", expected=sizes)
+    assert first.progress == TaskProgress(LEDGERS_PER_TASK, expected_bytes=10 * LEDGERS_PER_TASK)
+    assert second.progress == TaskProgress(LEDGERS_PER_TASK, expected_bytes=None)
 
 
 def test_many_ledgers_make_a_few_tasks_and_none_is_left_out() -> None:
-    made = list(tasks_of(range(2 * LEDGERS_OF_A_TASK + 1), thorough=False, why="x"))
+    made = list(make_tasks(range(2 * LEDGERS_PER_TASK + 1), thorough=False, why="x"))
     assert len(made) == 3
-    assert [each for task in made for each in task.ledger_ids] == list(range(2 * LEDGERS_OF_A_TASK + 1))
-
-
-@play
-async def test_two_do_not_take_the_same_task(world, store, one, other) -> None:
-    await one.publish([Task((1,), why="lost bookie")])
-    assert await one.take() is not None
-    assert await other.take() is None
+    assert [each for task in made for each in task.ledger_ids] == list(range(2 * LEDGERS_PER_TASK + 1))
 
 
 class Counted:
-    """A store that counts what is asked of records."""
+    """A store that counts requests for records."""
 
     def __init__(self, store) -> None:
         self._store = store
@@ -131,22 +120,18 @@ class Counted:
         return result
 
 
-@play
-async def test_who_takes_a_task_reads_no_more_than_it_must_however_many_there_are(world, store, one, other) -> None:
-    await one.publish([Task((each,), why="lost bookie") for each in range(3 * MOST_READ)])
-    counted = Counted(store)
-    board = TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE)
-    assert await board.take() is not None
-    assert (len(counted.read), counted.listed) == (1, 1)
+@pytest.mark.parametrize(("owner", "reads"), [("", 1), ("a third", MAX_READ)])
+def test_a_worker_reads_few_of_many_tasks_whether_one_is_free_or_none(owner, reads) -> None:
+    @play
+    async def scenario(world, store, one, other) -> None:
+        await one.publish([Task((each,), why="lost bookie", owner=owner) for each in range(3 * MAX_READ)])
+        counted = Counted(store)
+        held = await TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE).claim()
+        assert (held is None) == bool(owner)
+        assert len(counted.read) == reads
+        assert counted.listed == 1 or owner
 
-
-@play
-async def test_who_finds_none_that_is_free_stops_after_a_few(world, store, one, other) -> None:
-    await one.publish([Task((each,), why="lost bookie", owner="a third") for each in range(3 * MOST_READ)])
-    counted = Counted(store)
-    board = TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE)
-    assert await board.take() is None
-    assert len(counted.read) == MOST_READ
+    scenario()
 
 
 @play
@@ -154,19 +139,19 @@ async def test_workers_that_come_at_once_begin_at_different_tasks(world, store, 
     await one.publish([Task((each,), why="lost bookie") for each in range(500)])
     counted = Counted(store)
     boards = [TaskBoard(counted, world.clock, SeededRng(each), lease_s=LEASE) for each in range(5)]
-    held = await asyncio.gather(*(board.take() for board in boards))
+    held = await asyncio.gather(*(board.claim() for board in boards))
     assert len({each.name for each in held if each}) == 5
     assert counted.refused == 0
 
 
 @play
 async def test_every_task_is_taken_in_the_end_those_that_are_urgent_first(world, store, one, other) -> None:
-    await one.publish([Task((each,), why="lost bookie" if each % 2 else "") for each in range(MOST_READ)])
+    await one.publish([Task((each,), why="lost bookie" if each % 2 else "") for each in range(MAX_READ)])
     taken = []
-    while (held := await one.take()) is not None:
+    while (held := await one.claim()) is not None:
         taken += held.task.ledger_ids
-    assert sorted(taken) == list(range(MOST_READ))
-    assert [each % 2 for each in taken] == [1] * (MOST_READ // 2) + [0] * (MOST_READ // 2)
+    assert sorted(taken) == list(range(MAX_READ))
+    assert [each % 2 for each in taken] == [1] * (MAX_READ // 2) + [0] * (MAX_READ // 2)
 
 
 @play
@@ -178,7 +163,7 @@ async def test_urgent_tasks_that_may_come_later_are_taken_behind_the_others_by_e
         await one.publish([Task((each,), why="bookie to be emptied") for each in range(1, 6)], later=True)
         await one.publish([Task((6,))])
         worker, taken = TaskBoard(store, world.clock, SeededRng(number), lease_s=LEASE), []
-        while (held := await worker.take()) is not None:
+        while (held := await worker.claim()) is not None:
             taken += held.task.ledger_ids
             await worker.finish(held)
         assert (taken[0], sorted(taken[1:6]), taken[6:]) == (0, [1, 2, 3, 4, 5], [6])
@@ -188,55 +173,46 @@ async def test_urgent_tasks_that_may_come_later_are_taken_behind_the_others_by_e
 async def test_of_more_tasks_than_are_read_at_a_time_all_those_of_silent_holders_are_found(
     world, store, one, other
 ) -> None:
-    await one.publish([Task((each,), why="lost bookie", owner="a third") for each in range(2 * MOST_READ)])
+    await one.publish([Task((each,), why="lost bookie", owner="a third") for each in range(2 * MAX_READ)])
     found = set()
     for _ in range(30):
-        while (held := await other.take()) is not None:
+        while (held := await other.claim()) is not None:
             found.update(held.task.ledger_ids)
             await other.finish(held)
         await world.clock.sleep(LEASE)
-    assert len(found) == 2 * MOST_READ
-
-
-@play
-async def test_what_is_wrong_comes_before_what_is_only_looked_at(world, store, one, other) -> None:
-    await one.publish([Task((1,))])
-    await one.publish([Task((2,), why="lost bookie")])
-    held = await one.take()
-    assert held is not None
-    assert held.task.ledger_ids == (2,)
+    assert len(found) == 2 * MAX_READ
 
 
 @play
 async def test_a_holder_that_renews_keeps_its_task(world, store, one, other) -> None:
     await one.publish([Task((1, 2), why="lost bookie")])
-    held = await one.take()
+    held = await one.claim()
     for _ in range(5):
         await world.clock.sleep(LEASE / 2)
         held = held and await one.renew(held, [2], TaskProgress())
         assert held is not None
-        assert await other.take() is None
+        assert await other.claim() is None
 
 
 @play
-async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_hears_of_it(world, store, one, other) -> None:
+async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_notices_it(world, store, one, other) -> None:
     await one.publish([Task((1, 2), why="lost bookie")])
-    held = await one.take()
+    held = await one.claim()
     assert held is not None
     held = await one.renew(held, [2], TaskProgress())
     assert held is not None
-    assert await other.take() is None, "the lease is counted from when the other one first looked"
+    assert await other.claim() is None, "the lease is counted from when the other one first looked"
     await world.clock.sleep(LEASE)
-    taken = await other.take()
+    taken = await other.claim()
     assert taken is not None
     assert taken.task.ledger_ids == (2,)
     assert await one.renew(held, [], TaskProgress()) is None
 
 
 @play
-async def test_a_finished_task_is_gone_also_after_a_renewal_that_nobody_heard_of(world, store, one, other) -> None:
+async def test_a_finished_task_is_gone_also_after_a_renewal_whose_answer_was_lost(world, store, one, other) -> None:
     await one.publish([Task((1,), why="lost bookie")])
-    held = await one.take()
+    held = await one.claim()
     assert held is not None
     assert await one.renew(held, [], TaskProgress()) is not None
     await one.finish(held)
@@ -244,37 +220,39 @@ async def test_a_finished_task_is_gone_also_after_a_renewal_that_nobody_heard_of
 
 
 @play
-async def test_whoever_lost_a_task_does_not_take_it_from_the_next_one_by_finishing_it(world, store, one, other) -> None:
+async def test_a_worker_that_lost_a_task_does_not_take_it_from_the_next_one_by_finishing_it(
+    world, store, one, other
+) -> None:
     await one.publish([Task((1,), why="lost bookie")])
-    held = await one.take()
+    held = await one.claim()
     assert held is not None
-    await other.take()
+    await other.claim()
     await world.clock.sleep(LEASE)
-    assert await other.take() is not None
+    assert await other.claim() is not None
     await one.finish(held)
     assert len((await store.list_records(PREFIX)).names) == 1
 
 
 @play
-async def test_a_task_that_cannot_be_understood_keeps_nobody_from_the_others(world, store, one, other) -> None:
+async def test_an_unreadable_task_does_not_block_the_others(world, store, one, other) -> None:
     await store.write_record(f"{PREFIX}0-0000", b"of a later version", None)
     await one.publish([Task((1,), why="lost bookie")])
-    held = await one.take()
+    held = await one.claim()
     assert held is not None
     assert held.task.ledger_ids == (1,)
 
 
 @play
-async def test_of_a_task_that_nobody_is_at_it_is_said_what_was_done_and_no_rate(world, store, one, other) -> None:
+async def test_an_unclaimed_task_reports_its_progress_but_no_rate(world, store, one, other) -> None:
     at_work = TaskProgress(2, 0, 1, 5, 400, 1_000, 20, (LedgerProgress(1, 0, 1, 100, None),))
     at_rest = TaskProgress(2, 0, 1, 5, 400, 1_000)
     await one.publish([Task((1, 2), why="lost bookie", progress=at_work)])
-    held = await one.take()
+    held = await one.claim()
     assert held is not None
     assert held.task.progress == at_rest, "whoever was at it before is gone"
     held = await one.renew(held, [2], at_work)
     assert held is not None
     assert held.task.progress == at_work
-    await one.put_back(held, [2], at_work)
+    await one.release(held, [2], at_work)
     [left] = (await one.read(await one.names())).values()
     assert (left.owner, left.ledger_ids, left.progress) == ("", (2,), at_rest)

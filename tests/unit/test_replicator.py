@@ -1,4 +1,4 @@
-"""A replicator goes as fast as it may where something is wrong, and gently where nothing is known to be."""
+"""The pace of a replicator: fast if something is known to be wrong, slow otherwise."""
 
 import asyncio
 
@@ -6,13 +6,13 @@ import pytest
 
 from tallybook.core.errors import BookieUnavailable
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.repair.mender import Mended, Order
+from tallybook.repair.ledger_repair import RepairOrder, RepairResult
 from tallybook.repair.replicator import ROUTINE_LEDGERS, Replicator
 from tallybook.repair.task_progress import LedgerProgress, TaskProgress
-from tallybook.repair.tasks import Task, TaskBoard, tasks_of
+from tallybook.repair.tasks import Task, TaskBoard, make_tasks
 from tallybook.repair.work_progress import WorkProgress
-from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.deterministic import World, run_seed
 
 CONCURRENT = 5
 
@@ -25,7 +25,7 @@ class SlowMender:
         self._at_once = 0
         self.most = 0
 
-    async def mend(self, _ledger_id: int, _order: Order, done: Mended) -> Mended:
+    async def repair(self, _ledger_id: int, _order: RepairOrder, done: RepairResult) -> RepairResult:
         self._at_once += 1
         self.most = max(self.most, self._at_once)
         await self._clock.sleep(1)
@@ -34,7 +34,7 @@ class SlowMender:
 
 
 @pytest.mark.parametrize(("why", "at_once"), [("lost bookie", CONCURRENT), ("", ROUTINE_LEDGERS)])
-def test_a_check_of_what_is_not_known_to_be_wrong_looks_at_few_ledgers_at_a_time(why: str, at_once: int) -> None:
+def test_a_routine_check_reads_few_ledgers_at_a_time(why: str, at_once: int) -> None:
     async def run(world: World) -> None:
         metadata = MemoryMetadata(SeededRng(1)).client()
         board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=10)
@@ -43,7 +43,7 @@ def test_a_check_of_what_is_not_known_to_be_wrong_looks_at_few_ledgers_at_a_time
         replicator = Replicator(
             board, mender, metadata.store, metadata.membership, world.clock, concurrent=CONCURRENT, lease_s=10
         )
-        assert await asyncio.wait_for(replicator.work_once(), 60)
+        assert await asyncio.wait_for(replicator.run_one_task(), 60)
         assert (replicator.totals.ledgers, mender.most) == (20, at_once)
 
     run_seed(1, run)
@@ -55,14 +55,14 @@ class CopyingMender:
     def __init__(self, world: World) -> None:
         self._clock = world.clock
 
-    async def mend(self, ledger_id: int, _order: Order, done: Mended) -> Mended:
-        done.places_due, done.expected_bytes = 2, 3_000
+    async def repair(self, ledger_id: int, _order: RepairOrder, done: RepairResult) -> RepairResult:
+        done.replicas_due, done.expected_bytes = 2, 3_000
         for _ in range(3):
             await self._clock.sleep(1)
-            done.given(1_000)
-        done.places_seen = 2
+            done.add_copied(1_000)
+        done.replicas_checked = 2
         if ledger_id == 2:
-            done.left.append(BookieUnavailable("nobody takes it"))
+            done.errors.append(BookieUnavailable("nobody takes it"))
         return done
 
 
@@ -71,11 +71,11 @@ def test_a_task_says_how_far_it_is_each_time_that_it_is_renewed() -> None:
         metadata = MemoryMetadata(SeededRng(1)).client()
         board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=6)
         sizes = dict.fromkeys((1, 2, 3), 3_000)
-        await board.publish(tasks_of(sizes, thorough=False, why="lost bookie", expected=sizes))
+        await board.publish(make_tasks(sizes, thorough=False, why="lost bookie", expected=sizes))
         replicator = Replicator(
             board, CopyingMender(world), metadata.store, metadata.membership, world.clock, concurrent=1, lease_s=6
         )
-        work = asyncio.create_task(replicator.work_once())
+        work = asyncio.create_task(replicator.run_one_task())
         seen = []
         for _ in range(4):
             await world.clock.sleep(2.1 if not seen else 2)
@@ -93,29 +93,29 @@ def test_a_task_says_how_far_it_is_each_time_that_it_is_renewed() -> None:
         last = seen[3][1]
         assert (last.not_mended, last.places) == (1, 4)
         assert await work
-        assert (replicator.totals.copied_bytes, replicator.totals.left_ledgers) == (9_000, 1)
+        assert (replicator.totals.copied_bytes, replicator.totals.incomplete_ledgers) == (9_000, 1)
 
     run_seed(1, run)
 
 
-def test_whoever_takes_a_task_over_goes_on_counting_and_one_without_numbers_gets_some() -> None:
+def test_a_worker_that_takes_a_task_over_goes_on_counting_and_a_task_without_counts_gets_some() -> None:
     async def run(world: World) -> None:
         half = TaskProgress(5, 1, 3, 7, 700, 1_000, 50, (LedgerProgress(4, 0, 1, 9, None),))
         for task, ledgers, copied in ((Task((4, 5), progress=half), 5, 700), (Task((4, 5)), 2, 0)):
             progress = WorkProgress(task, world.clock)
-            assert progress.told() == task.progress.at_rest._replace(ledgers=ledgers)
+            assert progress.snapshot() == task.progress.at_rest._replace(ledgers=ledgers)
             done = progress.begin(4)
-            done.given(50)
+            done.add_copied(50)
             await world.clock.sleep(1)
-            told = progress.told()
+            told = progress.snapshot()
             assert (told.copied_bytes, told.bytes_per_second) == (copied + 50, 50)
             assert progress.under_way == [4]
-            done.left.append(BookieUnavailable("one place of it"))
-            assert progress.told().not_mended == task.progress.not_mended, (
+            done.errors.append(BookieUnavailable("one place of it"))
+            assert progress.snapshot().not_mended == task.progress.not_mended, (
                 "whether it is mended is said once it is looked at"
             )
             progress.end(4, done)
-            told = progress.told()
+            told = progress.snapshot()
             assert (told.under_way, told.not_mended) == ((), task.progress.not_mended + 1)
 
     run_seed(1, run)

@@ -1,4 +1,4 @@
-"""docs/runbook.md: what it says that one sees is what the code says, word by word, and every entry has one shape."""
+"""The pages of docs/operate/runbook/ quote messages of the code literally; every entry has the same structure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from tallybook.core import errors
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/runbook.md"
+PAGES = sorted((ROOT / "docs/operate/runbook").glob("*.md"))
+INDEX = ROOT / "docs/operate/runbook/README.md"
 PARTS = ("archive", "bookie", "cli", "client", "core", "gateway", "metadata", "offload", "repair", "runtime", "stream")
-VARIES = re.compile(r"\.\.\.|\S+\.(?:crt|key|toml)|\b[A-Z]+\b|\d+%?")
-"""What stands on the page for something that differs from case to case: ``...``, a file, ``DIR``, a number."""
+VARIES = re.compile(r"DIR(?:/\w+)+(?![\w.])|\w+-NAME|\.\.\.|\S+\.(?:crt|key|toml)|\b[A-Z]+\b|\d+%?")
+"""Placeholders on the page for varying parts: ``...``, a file, ``DIR`` and what is in it, a number."""
 VALUE = "\0"
-"""What stands for a value in a text of the source."""
+"""Placeholders for a value in a text of the source."""
 
 
 @cache
@@ -65,8 +66,13 @@ def entries(page: str) -> dict[str, str]:
     return dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
 
 
+def entries_of_all_pages() -> list[tuple[str, str]]:
+    """The entries of all pages but the index."""
+    return [entry for page in PAGES if page != INDEX for entry in entries(page.read_text()).items()]
+
+
 def test_every_message_that_is_quoted_is_one_that_the_code_has():
-    found = quoted(PAGE.read_text())
+    found = [message for page in PAGES for message in quoted(page.read_text())]
     assert len(found) > 30
     assert [message for message in found if not is_said(message)] == []
 
@@ -83,7 +89,7 @@ def test_every_message_that_is_quoted_is_one_that_the_code_has():
         ("TooFewBookies", False),
     ],
 )
-def test_a_message_that_nobody_says_is_found(message, said):
+def test_a_message_that_no_code_has_is_found(message, said):
     assert is_said(message) == said
 
 
@@ -93,7 +99,15 @@ def test_messages_are_found_in_sentences_and_in_tables_and_not_in_blocks():
     assert quoted(page) == ["one two", "four", "five"]
 
 
-@pytest.mark.parametrize(("heading", "text"), entries(PAGE.read_text()).items())
+def test_the_index_has_every_entry():
+    listed = re.findall(r"\((\w[\w-]*\.md)#", INDEX.read_text().partition("## Check a cluster")[0])
+    for page in PAGES:
+        if page != INDEX:
+            # One more link may be in a sentence.
+            assert listed.count(page.name) in {len(entries(page.read_text())), len(entries(page.read_text())) + 1}
+
+
+@pytest.mark.parametrize(("heading", "text"), entries_of_all_pages())
 def test_an_entry_begins_its_paragraphs_with_the_same_words_as_all_others(heading, text):
     words = re.findall(r"^\*([^*]+)\*", text, re.MULTILINE)
     assert set(words) <= {"Symptom:", "Meaning:", "When:", "Do:", "Do not"}

@@ -1,17 +1,17 @@
-"""A round of the scrub reads all that there is in its time, what comes meanwhile, too."""
+"""A scrub pass reads everything within its time, including entries that arrive meanwhile."""
 
 from __future__ import annotations
 
 import pytest
 
-from tallybook.bookie.scrub_round import ScrubRound
-from tallybook.core.config import ScrubSettings
+from tallybook.bookie.scrub.scrub_pass import ScrubPass
+from tallybook.core.settings import ScrubSettings
 
 SECONDS = 100.0
 
 
 class Logs:
-    """Logs of 1,000 bytes each, of which all that do not grow are settled."""
+    """Logs of 1,000 bytes each; all that do not grow are finished."""
 
     def __init__(self, *log_ids: int, growing: int) -> None:
         self.sizes = dict.fromkeys(log_ids, 1_000)
@@ -38,12 +38,12 @@ class Logs:
         self.growing = {log_id}
 
 
-def round_of(logs: Logs, *, after: int = 0, slowest: int = 1, fastest: int = 0) -> ScrubRound:
+def round_of(logs: Logs, *, after: int = 0, slowest: int = 1, fastest: int = 0) -> ScrubPass:
     settings = ScrubSettings(min_bytes_per_second=slowest, max_bytes_per_second=fastest)
-    return ScrubRound(logs, settings, after=after, now=0.0, seconds=SECONDS)
+    return ScrubPass(logs, settings, after=after, now=0.0, seconds=SECONDS)
 
 
-def read_all(scrub: ScrubRound, now: float) -> list[int]:
+def read_all(scrub: ScrubPass, now: float) -> list[int]:
     read = []
     while (log_id := scrub.next_log(now)) is not None:
         scrub.passed(log_id)
@@ -51,7 +51,7 @@ def read_all(scrub: ScrubRound, now: float) -> list[int]:
     return read
 
 
-def test_logs_that_are_finished_meanwhile_are_read_in_the_same_round() -> None:
+def test_logs_that_are_finished_meanwhile_are_read_in_the_same_pass() -> None:
     logs = Logs(1, 2, 3, growing=3)
     scrub = round_of(logs)
     assert scrub.next_log(0.0) == 1
@@ -79,7 +79,7 @@ def test_a_log_that_is_finished_after_a_younger_one_is_not_left_out() -> None:
     assert not scrub.growing()
 
 
-def test_a_round_that_goes_on_after_one_that_was_cut_off_leaves_out_what_that_one_read_and_its_time() -> None:
+def test_a_pass_that_goes_on_after_one_that_was_cut_off_leaves_out_what_that_one_read_and_its_time() -> None:
     logs = Logs(1, 2, 3, 4, growing=4)
     scrub = round_of(logs, after=2)
     assert scrub.bytes_per_second(0.0) == 4_000 / SECONDS
@@ -87,7 +87,7 @@ def test_a_round_that_goes_on_after_one_that_was_cut_off_leaves_out_what_that_on
     assert read_all(scrub, SECONDS / 2) == [3, 4], "half of it is left, so half of the time is"
 
 
-def test_a_log_that_was_not_finished_when_a_round_was_cut_off_is_not_left_out_by_the_next() -> None:
+def test_a_log_that_was_not_finished_when_a_pass_was_cut_off_is_not_left_out_by_the_next() -> None:
     logs = Logs(1, 2, 3, growing=1)
     assert round_of(logs, after=2).growing() == {1}
     scrub = round_of(logs, after=2)
@@ -133,7 +133,7 @@ def test_the_rate_keeps_to_its_bounds(slowest: int, fastest: int, rate: int) -> 
     assert scrub.bytes_per_second(0.0) == rate
 
 
-def test_a_round_that_is_late_reads_as_fast_as_it_may_and_never_stands_still() -> None:
+def test_a_pass_that_is_late_reads_as_fast_as_it_may_and_never_stands_still() -> None:
     assert round_of(Logs(1, 2, growing=2), fastest=1_500).bytes_per_second(SECONDS + 7) == 1_500
     empty = round_of(Logs(1, growing=1), slowest=0)
     empty.passed(1)

@@ -1,4 +1,4 @@
-"""A security directory: read with care, taken over while a process runs, and never half."""
+"""A security directory: its permissions, reloads while a process runs, and consistency."""
 
 import errno
 import json
@@ -18,10 +18,11 @@ from cryptography.x509.oid import NameOID
 from tallybook.core.access import Presented, Role
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
-from tallybook.runtime.security import material, open_security, zookeeper_users
+from tallybook.runtime.http.tls_contexts import client_context, server_context
+from tallybook.runtime.security import material
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES, read_files
-from tallybook.runtime.tls_contexts import client_context, server_context
+from tallybook.runtime.security.process_security import open_security, zookeeper_users
 
 DAY = timedelta(days=1)
 
@@ -44,7 +45,7 @@ def opened(place: Path, *, serves: bool = True):
 
 def shown(name: str) -> tuple[CertificateName, ...]:
     """The names of a certificate with this one."""
-    return (CertificateName.written(name),)
+    return (CertificateName.parse(name),)
 
 
 def test_no_directory_is_no_security():
@@ -62,7 +63,7 @@ def test_a_server_knows_itself_and_those_of_its_authority(place):
         security.principal(Presented())
 
 
-def test_a_client_lets_nobody_in(authority, tmp_path):
+def test_a_client_accepts_no_callers(authority, tmp_path):
     authority.issue(tmp_path / "app", CLIENT, days=1)
     assert not (tmp_path / "app/access.toml").exists()
     with pytest.raises(Unauthenticated):
@@ -80,11 +81,6 @@ def test_what_is_missing_is_named(place, name):
     (place / name).unlink()
     with pytest.raises(InvalidConfig, match=name.replace(".", r"\.")):
         opened(place)
-
-
-def test_a_directory_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InvalidConfig, match="nowhere"):
-        open_security(str(tmp_path / "nowhere"), serves=False)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "no\0name"])
@@ -105,35 +101,34 @@ def test_a_directory_in_one_that_is_closed_to_this_user_is_a_wrong_setting(place
             open_security(str(place), serves=False)
 
 
-def test_a_file_is_no_security_directory(place):
-    with pytest.raises(InvalidConfig, match="there is no directory"):
-        open_security(str(place / "ca.crt"), serves=False)
-    with pytest.raises(InvalidConfig, match="there is no directory"):
-        open_security(str(place / "ca.crt/below"), serves=False)
+@pytest.mark.parametrize("name", ["nowhere", "ca.crt", "ca.crt/below"])
+def test_what_is_no_directory_is_refused_by_name(place, name):
+    with pytest.raises(InvalidConfig, match=f"there is no directory .*{name}"):
+        open_security(str(place / name), serves=False)
 
 
 @pytest.mark.parametrize("name", ["tls.key", "token-keys.json"])
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o644])
-def test_a_secret_that_everybody_on_the_machine_may_read_is_refused(place, name, mode):
+def test_a_world_readable_secret_is_refused(place, name, mode):
     (place / name).chmod(mode)
-    with pytest.raises(InvalidConfig, match="open to everybody"):
+    with pytest.raises(InvalidConfig, match="accessible to every user"):
         opened(place)
     (place / name).chmod(0o640)
     opened(place)
 
 
 @pytest.mark.parametrize("name", ["access.toml", "ca.crt", "tls.crt"])
-def test_a_file_that_everybody_on_the_machine_may_change_is_refused(place, name):
+def test_a_world_writable_file_is_refused(place, name):
     (place / name).chmod(0o646)
-    with pytest.raises(InvalidConfig, match=f"everybody may change .*{name}"):
+    with pytest.raises(InvalidConfig, match=f"every user may change .*{name}"):
         opened(place)
     (place / name).chmod(0o664)
     opened(place)
 
 
-def test_a_directory_into_which_everybody_may_put_files_is_refused_unless_they_cannot_replace_any(place):
+def test_a_world_writable_directory_is_refused_unless_it_is_sticky(place):
     place.chmod(0o777)
-    with pytest.raises(InvalidConfig, match="everybody may put files into"):
+    with pytest.raises(InvalidConfig, match="every user may put files into"):
         opened(place)
     place.chmod(0o1777)
     opened(place)
@@ -141,11 +136,11 @@ def test_a_directory_into_which_everybody_may_put_files_is_refused_unless_they_c
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("name", ["access.toml", "ca.crt", "tls.crt", "tls.key", "token-keys.json"])
-def test_a_file_of_another_user_in_a_directory_into_which_everybody_may_put_some_is_refused(place, name):
+def test_a_file_of_another_user_in_a_world_writable_directory_is_refused(place, name):
     (place / name).touch(0o600)
     os.chown(place / name, 12345, 0)
     place.chmod(0o1777)
-    with pytest.raises(InvalidConfig, match=rf"user 12345 has put .*{name} there"):
+    with pytest.raises(InvalidConfig, match=rf"{name} belongs to user 12345"):
         opened(place)
 
 
@@ -160,7 +155,7 @@ def test_what_is_no_file_in_place_of_one_is_refused_and_not_waited_for(place, na
         path.mkdir(0o700)
     else:
         os.mknod(path, 0o600 | stat.S_IFSOCK)
-    with pytest.raises(InvalidConfig, match=f"{name} is no file"):
+    with pytest.raises(InvalidConfig, match=f"{name} is not a regular file"):
         opened(place)
 
 
@@ -173,7 +168,7 @@ def test_files_that_are_something_else_are_refused_by_name(place, name, content)
     path.write_bytes(content)
     path.chmod(0o600)
     if name == "access.toml" and not content:
-        # A file without rules lets nobody in, and may be meant.
+        # A file without rules denies all callers; it is valid.
         with pytest.raises(AccessDenied):
             opened(place).principal(Presented(shown("tallybook://admin/root")))
         return
@@ -310,7 +305,7 @@ def test_files_that_break_leave_what_was_in_force(place, name, caplog):
 
 
 def say_otherwise(place) -> None:
-    """Take the writers' rights away, as an operator does who has to."""
+    """Take the permissions of writers away, as an operator may have to."""
     rules = place / "access.toml"
     rules.write_text(rules.read_text().replace("tallybook://writer/*", "tallybook://author/*"))
 
@@ -319,11 +314,11 @@ def break_content(path: Path) -> None:
     path.write_bytes(b"\xff broken")
 
 
-def open_to_everybody(path: Path) -> None:
+def world_readable(path: Path) -> None:
     path.chmod(0o666)
 
 
-@pytest.mark.parametrize("damage", [break_content, open_to_everybody, Path.unlink])
+@pytest.mark.parametrize("damage", [break_content, world_readable, Path.unlink])
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
 def test_rights_that_are_taken_away_do_not_wait_for_certificates_that_are_right(place, caplog, name, damage):
     security = opened(place)
@@ -350,7 +345,7 @@ def test_rights_that_are_taken_away_do_not_wait_for_a_certificate_that_has_expir
     assert (security.reloads, security.failures) == (1, 0)
 
 
-def test_a_token_key_that_leaked_goes_and_a_certificate_comes_whatever_the_rules_are(authority, place, caplog):
+def test_a_leaked_token_key_is_dropped_and_a_certificate_is_loaded_under_any_rules(authority, place, caplog):
     security = opened(place)
     authority.add_token_key()
     authority.issue(place, SERVER, days=5)
@@ -368,7 +363,7 @@ def test_a_token_key_that_leaked_goes_and_a_certificate_comes_whatever_the_rules
     ]
 
 
-def test_a_directory_that_everybody_may_write_to_is_not_believed_in_any_part(place):
+def test_no_file_of_a_world_writable_directory_is_loaded(place):
     security = opened(place)
     say_otherwise(place)
     place.chmod(0o777)
@@ -407,8 +402,8 @@ def test_rules_that_vanish_do_not_open_the_door(place):
         security.principal(Presented(shown("stranger")))
 
 
-def test_a_directory_that_goes_away_at_any_moment_of_a_look_leaves_what_was_in_force(place, monkeypatch):
-    """Whoever looks is an essential task of its process, so nothing but its end may get out of it."""
+def test_a_directory_that_vanishes_at_any_moment_of_a_reload_leaves_the_old_state_in_force(place, monkeypatch):
+    """The reload task is essential for its process, so it must not raise."""
     there, away, rules = Path.stat, place.with_name("away"), place / "access.toml"
     looks = 0
     for at in range(1, 200):
@@ -436,7 +431,7 @@ def test_a_directory_that_goes_away_at_any_moment_of_a_look_leaves_what_was_in_f
 
 
 def test_links_that_are_switched_all_at_once_are_followed(authority, place, tmp_path):
-    """As Kubernetes replaces secrets."""
+    """Replace secrets as Kubernetes does."""
     authority.issue(tmp_path / "data-2", SERVER, days=5)
     linked = tmp_path / "linked"
     linked.mkdir()
@@ -475,7 +470,7 @@ def test_an_authority_is_made_once_and_found_again(authority, tmp_path):
         Authority.open(tmp_path / "x")
 
 
-def test_whatever_may_forge_is_for_its_owner_only(authority, place, tmp_path):
+def test_signing_keys_are_readable_by_their_owner_only(authority, place, tmp_path):
     for path in (*(tmp_path / "authority").iterdir(), *place.iterdir()):
         public = path.suffix in (".crt", ".toml")
         assert path.stat().st_mode & 0o777 == (0o644 if public else 0o600), path

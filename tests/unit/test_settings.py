@@ -1,14 +1,16 @@
-"""Where settings come from, which source wins, and what is said about a bad one."""
+"""Sources of settings, their priority, and errors for invalid ones."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import InvalidConfig
+from tallybook.core.settings import BookieSettings, ClientSettings, base
 from tallybook.runtime.settings import describe, load_settings
+from tallybook.stream import policy
 
 REQUIRED = {"data_directory": "/data", "metadata": "memory:"}
 
@@ -52,11 +54,11 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
         ({}, {"colour": "red"}, "colour is not a setting"),
         ({"TALLYBOOK_STORAGE__READ_THREADS": "-1"}, {}, "storage.read_threads = '-1'"),
         ({"TALLYBOOK_STORAGE__READ_CACHE_BYTES": "lots"}, {}, "storage.read_cache_bytes = 'lots'"),
-        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,b"}, {}, "ledger_directories = '/a,b': absolute paths"),
-        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,,/b"}, {}, "absolute paths"),
-        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/with space"}, {}, "absolute paths"),
-        ({}, {"ledger_directories": ["/a", "/b", "/a/"]}, "none of them twice"),
-        ({}, {"ledger_directories": ["/a", "/b"], "journal_directories": ["/b/"]}, "either one of journals or"),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,b"}, {}, "ledger_directories = '/a,b': expected absolute paths"),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,,/b"}, {}, "expected absolute paths"),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/with space"}, {}, "expected absolute paths"),
+        ({}, {"ledger_directories": ["/a", "/b", "/a/"]}, "directories, each once"),
+        ({}, {"ledger_directories": ["/a", "/b"], "journal_directories": ["/b/"]}, "either a journal directory or"),
         ({}, {"ledger_directories": [f"/{number}" for number in range(9)]}, "at most 8 directories"),
         ({}, {"collection": {"unnamed_delay_s": 0}}, "unnamed_delay_s must be at least 10 s more"),
         ({}, {"collection": {"unnamed_delay_s": 10}}, "unnamed_delay_s must be at least 10 s more"),
@@ -74,7 +76,7 @@ def test_a_bad_setting_is_named(environment: dict[str, str], overrides: dict[str
         load_settings(BookieSettings, environment=environment, overrides={**REQUIRED, **overrides})
 
 
-def test_copies_that_nobody_names_may_stay_for_as_short_as_a_repair_needs_to_name_them() -> None:
+def test_over_replicated_copies_may_be_kept_as_briefly_as_a_repair_needs_to_name_them() -> None:
     for delay_s, cache_wait_ms in ((11, 1_000), (10, 0), (60, 50_000)):
         chosen = {"collection": {"unnamed_delay_s": delay_s}, "admission": {"max_cache_wait_ms": cache_wait_ms}}
         settings = load_settings(BookieSettings, environment={}, overrides={**REQUIRED, **chosen})
@@ -115,3 +117,14 @@ def test_the_reference_has_every_setting_and_says_what_it_is_for() -> None:
     names = [setting.name for setting in describe(BookieSettings)]
     assert "journal.segment_bytes" in names
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "module", [*(Path(base.__file__).parent).glob("*.py"), Path(policy.__file__)], ids=lambda file: file.stem
+)
+def test_type_checkers_see_that_every_setting_has_a_default(module: Path) -> None:
+    """pyright takes a field with ``Field(8)`` for a required argument, one with ``Field(default=8)`` for optional."""
+    calls = (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call))
+    assert not [
+        call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Field" and call.args
+    ]

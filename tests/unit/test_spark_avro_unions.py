@@ -1,4 +1,4 @@
-"""Schemas of Avro as others write them: named types that are used again, unions of several types, two schemas."""
+"""Avro schemas as other programs write them: repeated named types, unions of several types, two schemas."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from pyspark.sql import types as spark
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.spark.options import PayloadOptions
-from tallybook.spark.payloads import parser_of, value_ddl
+from tallybook.spark.payloads.payloads import parser_of, value_ddl
 
 
 def avro(*types: object) -> str:
@@ -50,7 +50,7 @@ DEBEZIUM = json.dumps({
 
 
 def spark_type(ddl: str) -> spark.DataType:
-    """What Spark makes of the DDL of a value, of the types that occur here."""
+    """The Spark type for the DDL of a value, for the types that occur here."""
     if ddl.startswith("STRUCT<"):
         fields, depth, start, inner = [], 0, 0, ddl[len("STRUCT<") : -1]
         for at, character in enumerate(inner + ","):
@@ -130,7 +130,7 @@ BRANCHES: dict[str, tuple[Any, Any]] = {
 
 
 SHARED = {"int": "long", "wrapped": "long", "float": "double"}
-"""What shares a field with the wider type."""
+"""The type that shares a field with the wider one."""
 
 
 def avro_name(kind: Any) -> str:

@@ -1,4 +1,4 @@
-"""A place that a stream keeps open between its triggers."""
+"""A connection to a cluster that a Spark stream keeps open between its triggers."""
 
 import pickle
 import threading
@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from tallybook.core.errors import MetadataUnavailable
-from tallybook.spark import kept
-from tallybook.spark.kept import KeptPlace
-from tallybook.spark.options import Place, ReadOptions
-from tallybook.spark.stream import LedgerStreamReader
-from tallybook.spark.stream_offset import StreamOffset
+from tallybook.spark import cached_location as kept
+from tallybook.spark.cached_location import CachedLocation
+from tallybook.spark.ledgers.micro_batches import LedgerStreamReader
+from tallybook.spark.ledgers.offset import StreamOffset
+from tallybook.spark.options import LocationOptions, ReadOptions
 
 THREAD = "tallybook"
 
@@ -18,19 +18,19 @@ THREAD = "tallybook"
 @pytest.fixture
 def openings(monkeypatch):
     """How often a cluster was opened in this test."""
-    found, real = [], kept.opened
+    found, real = [], kept.open_location
 
     def opened(place):
         found.append(place)
         return real(place)
 
-    monkeypatch.setattr(kept, "opened", opened)
+    monkeypatch.setattr(kept, "open_location", opened)
     return found
 
 
 @pytest.fixture
 def place(new_cluster):
-    return Place(new_cluster(), None)
+    return LocationOptions(new_cluster(), None)
 
 
 def threads():
@@ -53,7 +53,7 @@ def test_the_triggers_of_a_stream_share_one_connection_which_ends_with_it(openin
 
 
 def test_a_call_that_failed_leaves_nothing_open_and_the_next_one_opens_again(openings, place):
-    shared = KeptPlace(place)
+    shared = CachedLocation(place)
 
     async def fails(_place):
         raise MetadataUnavailable("away")

@@ -1,4 +1,4 @@
-"""A query is about one cluster: that of the driver, which every task must find as well."""
+"""A query reads one cluster: that of the driver, which every task must reach as well."""
 
 import asyncio
 import os
@@ -11,25 +11,25 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.core.errors import InvalidConfig, NoSuchCluster
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.metadata.transactions import Transaction
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
+from tallybook.metadata.transactions.model import Transaction
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
-from tallybook.spark import sink
-from tallybook.spark.batch import EntryReader, TableReader
 from tallybook.spark.columns import columns_for
+from tallybook.spark.ledgers import sink
+from tallybook.spark.ledgers.batch import EntryReader, TableReader
+from tallybook.spark.ledgers.sink import LedgerBatchWriter, LedgerStreamWriter, TaskOutput
 from tallybook.spark.options import batch_options, options_of, write_options
-from tallybook.spark.records import sink as record_sink
-from tallybook.spark.records.batch import RecordReader
-from tallybook.spark.records.sink import RecordStreamWriter, RecordWriter, Staged
-from tallybook.spark.sink import LedgerStreamWriter, LedgerWriter, Written
+from tallybook.spark.streams import sink as record_sink
+from tallybook.spark.streams.batch import RecordReader
+from tallybook.spark.streams.sink import RecordBatchWriter, RecordStreamWriter, StagedOutput
 
 WRITTEN = StructType([StructField("payload", BinaryType())])
 
 
 class Schema:
-    """As much of Spark's as a reader looks at before it reads."""
+    """The part of Spark's interface that a reader uses before it reads."""
 
     def __init__(self, options):
         self.fields = [type("Field", (), {"name": name}) for name, _ in columns_for(options).names]
@@ -95,13 +95,13 @@ def ledgers_of(uri, *marks):
     return asyncio.run(done())
 
 
-@pytest.mark.parametrize("kind", [Written, Staged])
+@pytest.mark.parametrize("kind", [TaskOutput, StagedOutput])
 def test_what_a_task_wrote_to_another_cluster_is_not_committed_and_no_ledger_of_this_one_is_deleted(kind, new_cluster):
     uri = new_cluster("here")
     [ledger_id] = there = ledgers_of(uri, Transaction("of-another-job", 0).marks)
-    writer = LedgerWriter(write_options({"metadata": uri, "sink": "sink"}), WRITTEN, overwrite=False)
+    writer = LedgerBatchWriter(write_options({"metadata": uri, "sink": "sink"}), WRITTEN, overwrite=False)
     written = [kind("sink", "", (ledger_id,), cluster_id="other")]
-    with pytest.raises(InvalidConfig, match=f"a task has written ledgers {ledger_id} to cluster other"):
+    with pytest.raises(InvalidConfig, match=f"a task wrote ledgers {ledger_id} to cluster other"):
         writer.commit(written)
     writer.abort(written)  # as Spark does where a commit fails
     assert ledgers_of(uri) == there
@@ -110,8 +110,8 @@ def test_what_a_task_wrote_to_another_cluster_is_not_committed_and_no_ledger_of_
 def writers(uri, name):
     options = write_options({"metadata": uri} | ({"stream": "s", "createStream": "true"} if "Record" in name else {}))
     return {
-        "LedgerWriter": LedgerWriter, "LedgerStreamWriter": LedgerStreamWriter,
-        "RecordWriter": RecordWriter, "RecordStreamWriter": RecordStreamWriter,
+        "LedgerWriter": LedgerBatchWriter, "LedgerStreamWriter": LedgerStreamWriter,
+        "RecordWriter": RecordBatchWriter, "RecordStreamWriter": RecordStreamWriter,
     }[name](options, WRITTEN, overwrite=False)  # fmt: skip
 
 
@@ -141,5 +141,5 @@ def test_a_task_that_finds_another_cluster_writes_nothing_there(name, new_cluste
 )
 def test_a_path_relative_to_a_working_directory_is_refused(uri):
     for parse in (lambda: batch_options(options_of(uri, {})), lambda: write_options({"metadata": uri})):
-        with pytest.raises(InvalidConfig, match="executors have others: give the absolute path"):
+        with pytest.raises(InvalidConfig, match="which differs on executors: give an absolute path"):
             parse()

@@ -1,6 +1,6 @@
-"""JSON in the forms of Spark's ``to_json`` comes back equal, for every type that JSON payloads can have.
+"""JSON as written by Spark's ``to_json`` is read back equal, for every type of JSON payloads.
 
-That these are the forms of ``to_json``, ``tests/integration/spark/test_json_round_trip.py`` asks Spark.
+``tests/integration/spark/test_json_round_trip.py`` checks with Spark that these are the forms of ``to_json``.
 """
 
 import base64
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from tallybook.spark.options import PayloadOptions
-from tallybook.spark.payloads import parser_of
+from tallybook.spark.payloads.payloads import parser_of
 
 MOMENTS = st.datetimes(datetime.fromisoformat("0001-01-02"), datetime.fromisoformat("9999-12-30"))
 LEAVES: dict[spark.DataType, st.SearchStrategy[Any]] = {
@@ -104,7 +104,7 @@ def key_text(value: Any) -> str:
 
 
 def normal(found: Any, kind: spark.DataType) -> Any:
-    """What a parser gives, in the forms of ``values_of``; numbers as text, since some are not equal to themselves."""
+    """The result of a parser, in the forms of ``values_of``; numbers as text, since NaN is not equal to itself."""
     if found is None:
         return None
     if isinstance(kind, spark.StructType):

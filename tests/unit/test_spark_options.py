@@ -1,19 +1,27 @@
-"""Options of ``format("tallybook")``: each one, each contradiction, and what is said of those that nobody knows."""
+"""Options of ``format("tallybook")``: each one, each contradiction, and errors for unknown ones."""
 
 import dataclasses
 import re
 
 import pytest
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.objects.credentials import AzureCredentials, S3Credentials
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.id_ranges import NO_IDS, IdRanges
-from tallybook.spark.option_names import PLACE_OPTIONS
-from tallybook.spark.options import READ, PayloadOptions, Place, ReadOptions, batch_options, read_options, write_options
-from tallybook.spark.records.bounds import RecordBounds
-from tallybook.spark.snapshot import Snapshot, TimeRange
+from tallybook.spark.ledgers.snapshot import Snapshot, TimeRange
+from tallybook.spark.option_names import LOCATION_OPTIONS
+from tallybook.spark.options import (
+    READ,
+    LocationOptions,
+    PayloadOptions,
+    ReadOptions,
+    batch_options,
+    read_options,
+    write_options,
+)
+from tallybook.spark.streams.bounds import RecordBounds
 
 GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "first": 0, "last": 9}]}'
 
@@ -25,11 +33,11 @@ def of(**given: str) -> ReadOptions:
 
 
 def test_without_options_everything_of_a_place_is_read() -> None:
-    assert of() == ReadOptions(Place("sqlite:///x", None))
-    assert read_options({"archive": "file:///b"}) == ReadOptions(Place(None, "file:///b"))
-    assert of(archive="s3://b").place == Place("sqlite:///x", "s3://b")
+    assert of() == ReadOptions(LocationOptions("sqlite:///x", None))
+    assert read_options({"archive": "file:///b"}) == ReadOptions(LocationOptions(None, "file:///b"))
+    assert of(archive="s3://b").place == LocationOptions("sqlite:///x", "s3://b")
     for nowhere in ({}, {"metadata": ""}, {"archive": "", "metadata": ""}):
-        with pytest.raises(InvalidConfig, match="say where the ledgers are"):
+        with pytest.raises(InvalidConfig, match="give the location of the ledgers"):
             read_options(nowhere)
 
 
@@ -53,15 +61,15 @@ def test_credentials_of_a_query_are_those_of_its_archive_and_are_never_shown() -
 def test_spark_hides_the_credentials_of_a_query_in_plans() -> None:
     hidden = re.compile("(?i)secret|password|token|access[.]?key")  # the default of spark.redaction.regex
     plain = {"s3Region", "s3Endpoint", "azureAccount"}
-    names = {each.name for each in PLACE_OPTIONS if each.name.startswith(("s3", "azure"))}
+    names = {each.name for each in LOCATION_OPTIONS if each.name.startswith(("s3", "azure"))}
     assert {name for name in names if not hidden.search(name)} == plain
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"s3AccessKey": "hidden"}, "s3AccessKey and s3SecretKey, which go together"),
-        ({"s3Endpoint": "https://elsewhere"}, "s3AccessKey and s3SecretKey, which go together"),
+        ({"s3AccessKey": "hidden"}, "give both s3AccessKey and s3SecretKey"),
+        ({"s3Endpoint": "https://elsewhere"}, "give both s3AccessKey and s3SecretKey"),
         ({"azureAccount": "a"}, "either azureSecretKey or azureSasToken"),
         ({"azureSecretKey": "hidden"}, "azureAccount and either"),
         ({**AZURE, "azureSasToken": "hidden"}, "either azureSecretKey or azureSasToken"),
@@ -94,7 +102,7 @@ def test_credentials_that_are_not_complete_are_refused_without_being_shown(given
         ("endingTime", "9999-12-31T23:59:59.999999-23:59", "written", TimeRange(None, 253_402_387_139_999_999)),
         ("stream", "orders/eu", "records", RecordBounds("default", "orders/eu", "")),
         ("streamPattern", "orders/*", "records", RecordBounds("default", None, "orders/*")),
-        ("snapshot", GOOD, "snapshot", Snapshot("c", (EntryRange(7, 0, 9),))),
+        ("snapshot", GOOD, "snapshot", Snapshot("c", (LedgerEntryRange(7, 0, 9),))),
         ("tier", "archive", "tier", "archive"),
         ("tier", "bookies", "tier", "bookies"),
         ("openLedgers", "FALSE", "open_ledgers", False),
@@ -113,9 +121,9 @@ def test_credentials_that_are_not_complete_are_refused_without_being_shown(given
         ("startingPosition", "latest", "start", "latest"),
         ("maxBytesPerTrigger", "1m", "max_bytes_per_trigger", 1 << 20),
         ("maxEntriesPerTrigger", "5", "max_entries_per_trigger", 5),
-        ("password", "sécret", "place", Place("sqlite:///x", None, "sécret".encode())),
-        ("security", "/etc/tb", "place", Place("sqlite:///x", None, security="/etc/tb")),
-        ("archivekeys", "/etc/keys", "place", Place("sqlite:///x", None, archive_keys="/etc/keys")),
+        ("password", "sécret", "place", LocationOptions("sqlite:///x", None, "sécret".encode())),
+        ("security", "/etc/tb", "place", LocationOptions("sqlite:///x", None, security="/etc/tb")),
+        ("archivekeys", "/etc/keys", "place", LocationOptions("sqlite:///x", None, archive_keys="/etc/keys")),
     ],
 )  # fmt: skip
 def test_each_option_is_understood_in_any_case(name: str, value: str, field: str, expected: object) -> None:
@@ -144,37 +152,37 @@ def test_no_option_is_without_a_test() -> None:
         ({"ledgers": "9-1"}, "ledgers"), ({"ledgers": "some"}, "ledgers: 'some' is neither an id"),
         ({"startingtime": "yesterday"}, "startingTime: 'yesterday' is not a time such as"),
         ({"startingtime": ""}, "startingTime"), ({"endingtime": "2026-13-01"}, "endingTime"),
-        ({"table": "entrys"}, "table: 'entrys' is none of entries, ledgers"), ({"tier": ""}, "tier"),
+        ({"table": "entrys"}, "table: 'entrys' is not one of entries, ledgers"), ({"tier": ""}, "tier"),
         ({"openledgers": "yes"}, "openLedgers: 'yes' is neither true nor false"), ({"failondataloss": ""}, "fail"),
         ({"includemetadata": "1"}, "includeMetadata"), ({"maxbytesperpartition": "much"}, "such as 64m"),
         ({"maxbytesperpartition": "0"}, "at least one byte"), ({"maxbytesperpartition": "-1m"}, "maxBytesPerPartition"),
         ({"maxbytesperpartition": ""}, "maxBytesPerPartition"), ({"maxbytesperpartition": "0.1"}, "at least one byte"),
-        ({"minpartitions": "0"}, "minPartitions"), ({"badrecords": "drop"}, "badRecords: 'drop' is none of keep, fail"),
-        ({"payloadformat": "xml", "payloadschema": "a INT"}, "payloadFormat: 'xml' is none of raw, json, avro, arrow"),
+        ({"minpartitions": "0"}, "minPartitions"), ({"badrecords": "drop"}, "'drop' is not one of keep, fail"),
+        ({"payloadformat": "xml", "payloadschema": "a INT"}, "'xml' is not one of raw, json, avro, arrow"),
         ({"payloadformat": "avro", "payloadschema": "a INT"}, "payloadSchema"),
         ({"snapshot": "x"}, "option snapshot: a snapshot is JSON"), ({"snapshot": "[" * 100_000}, "option snapshot"),
         ({"startingposition": "7"}, "startingPosition"), ({"maxbytespertrigger": "0k"}, "maxBytesPerTrigger"),
         ({"maxentriespertrigger": "0"}, "maxEntriesPerTrigger"),
         # contradictions
         ({"ledger": "1", "ledgers": "2"}, "either option ledger or option ledgers"),
-        ({"startingentry": "5", "endingentry": "4"}, "endingEntry 4 lies before startingEntry 5"),
+        ({"startingentry": "5", "endingentry": "4"}, "endingEntry 4 is before startingEntry 5"),
         ({"startingtime": "2026-11-02", "endingtime": "2026-11-01"}, "endingTime"),
         ({"startingtime": "2026-11-02", "endingtime": "2026-11-02"}, "endingTime"),
-        ({"payloadformat": "json"}, "go together"), ({"payloadschema": "a INT"}, "go together"),
-        ({"payloadformat": "raw", "payloadschema": "a INT"}, "go together"),
-        *(({"snapshot": GOOD, name: "1"}, "snapshot says already")
+        ({"payloadformat": "json"}, "payloadSchema together"), ({"payloadschema": "a INT"}, "payloadSchema together"),
+        ({"payloadformat": "raw", "payloadschema": "a INT"}, "payloadSchema together"),
+        *(({"snapshot": GOOD, name: "1"}, "a snapshot defines")
           for name in ("ledger", "ledgers", "startingentry", "endingentry")),
-        *(({"snapshot": GOOD, name: "2026-11-01"}, "snapshot says already") for name in ("startingtime", "endingtime")),
+        *(({"snapshot": GOOD, name: "2026-11-01"}, "a snapshot defines") for name in ("startingtime", "endingtime")),
         ({"metadata": "", "archive": "x", "tier": "bookies"}, "no bookies"),
         ({"metadata": "", "archive": "x", "table": "bookies"}, "no bookies"),
         # names
-        ({"startingentri": "1"}, "startingentri is not known; is startingEntry meant"),
-        ({"end_entry": "1"}, "end_entry is not known; is endingEntry meant"),
-        ({"snapshots": "1"}, "is snapshot meant"), ({"qqq": "1"}, "option qqq is not known$"),
-        ({"sink": "x"}, "option sink is not known"),
+        ({"startingentri": "1"}, "unknown option startingentri; did you mean startingEntry"),
+        ({"end_entry": "1"}, "unknown option end_entry; did you mean endingEntry"),
+        ({"snapshots": "1"}, "did you mean snapshot"), ({"qqq": "1"}, "unknown option qqq$"),
+        ({"sink": "x"}, "unknown option sink"),
     ],
 )  # fmt: skip
-def test_options_that_make_no_sense_are_told_by_name(given: dict[str, str], message: str) -> None:
+def test_options_that_make_no_sense_are_reported_by_name(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         read_options(HERE | given)
 
@@ -208,15 +216,15 @@ def test_writers_have_options_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"metadata": ""}, "say where"), ({"archive": "file:///b"}, "no archive"),
+        ({"metadata": ""}, "give the location"), ({"archive": "file:///b"}, "no archive"),
         ({"metadata": "", "archive": "file:///b"}, "metadata URI"), ({"sink": ""}, "sink"), ({"sink": "a/b"}, "sink"),
-        ({"sink": "x" * 101}, "sink"), ({"sink": ".."}, "sink"), ({"transaction": "1"}, "its sink"),
+        ({"sink": "x" * 101}, "sink"), ({"sink": ".."}, "sink"), ({"transaction": "1"}, "needs option sink"),
         ({"sink": "x", "transaction": "-1"}, "transaction"), ({"ensemble": "0"}, "ensemble"),
         ({"writequorum": "0"}, "writeQuorum"), ({"ackquorum": "x"}, "ackQuorum"), ({"table": "entries"}, "table"),
-        ({"sinc": "x"}, "is sink meant"),
+        ({"sinc": "x"}, "did you mean sink"),
     ],
 )  # fmt: skip
-def test_options_of_writers_that_make_no_sense_are_told_by_name(given: dict[str, str], message: str) -> None:
+def test_options_of_writers_that_make_no_sense_are_reported_by_name(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         write_options(HERE | given)
 

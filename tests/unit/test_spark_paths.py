@@ -1,11 +1,11 @@
-"""Where Spark finds what we call an archive."""
+"""Archive paths as Spark understands them."""
 
 from pathlib import Path
 
 import pytest
 
 from tallybook.core.errors import InvalidConfig
-from tallybook.spark.native import AZURE_ACCOUNT, spark_path
+from tallybook.spark.ledgers.native import AZURE_ACCOUNT, spark_path
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_spark_has_its_own_name_for_the_place_of_an_archive(
     assert spark_path(url) == path
 
 
-def test_a_relative_directory_is_told_to_spark_as_what_it_is_here(
+def test_a_relative_directory_is_resolved_before_it_is_given_to_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Pipelines below Spark: objects that move while they are verified, columns that become folders."""
+"""Pipelines without Spark: objects that move during verification, and columns that become folders."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tallybook.core.errors import InvalidConfig
-from tallybook.metadata.archived import IndexPart, Receipt
-from tallybook.spark.options import Place
+from tallybook.metadata.ledger.archived import IndexPart, Receipt
+from tallybook.spark.options import LocationOptions
 from tallybook.spark.pipelines.export import folder_columns
 from tallybook.spark.pipelines.verify import _as_json, _verified, verify_current
 
@@ -70,13 +70,13 @@ async def test_the_new_object_may_be_bad_or_have_moved_on_as_well() -> None:
 def test_a_task_of_verify_that_finds_another_cluster_refuses(new_cluster, tmp_path: Path) -> None:
     """Else it would take objects that it does not find for those of deleted ledgers, and say nothing of them."""
     (tmp_path / "archive").mkdir()
-    place = Place(new_cluster("other"), None)
+    place = LocationOptions(new_cluster("other"), None)
     piece = json.dumps({"key": KEY, "receipts": _as_json(at(KEY, 1))})
     with pytest.raises(InvalidConfig, match=r"planned on cluster planned, and .* finds cluster other"):
         _verified(place, "planned", f"file://{tmp_path}/archive", 0, [piece])
 
 
-def test_folders_are_by_day_where_nobody_says_and_there_is_one() -> None:
+def test_folders_are_by_day_by_default_if_there_is_one() -> None:
     assert folder_columns(None, ["line", "Day"]) == ["day"]
     assert folder_columns(None, ["line"]) == []
     assert folder_columns((), ["line", "day"]) == []

@@ -1,4 +1,4 @@
-"""The pure parts of streams in Spark: what is asked for, snapshots, offsets, and records out of entries."""
+"""Pure parts of streams in Spark: options, snapshots, offsets, and records of entries."""
 
 import json
 import pickle
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.archive.schema import SCHEMA
+from tallybook.archive.format.schema import SCHEMA
 from tallybook.core.errors import (
     DataMissing,
     InvalidArgument,
@@ -20,19 +20,19 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.columns import columns_for
-from tallybook.spark.gaps import Gap
-from tallybook.spark.options import PayloadOptions, Place, ReadOptions, read_options, write_options
-from tallybook.spark.plan import partitions_of
-from tallybook.spark.records.bounds import RecordBounds, bounds_of, parse_place
-from tallybook.spark.records.native import unscanned
-from tallybook.spark.records.offsets import NO_NUMBER, Reached, RecordOffset, records_within, shares
-from tallybook.spark.records.planning import RecordPlan
-from tallybook.spark.records.rows import RecordRows
-from tallybook.spark.records.snapshot import RecordRange, RecordSnapshot
-from tallybook.spark.records.stretches import RecordGap, RecordStretch, wanted_entries
-from tallybook.spark.snapshot import parse_snapshot
-from tallybook.stream.envelope import START, Columns, Kind, encode_mark, encode_records
+from tallybook.spark.gaps import EntryGap
+from tallybook.spark.ledgers.partitions import partitions_of
+from tallybook.spark.ledgers.snapshot import parse_snapshot
+from tallybook.spark.options import LocationOptions, PayloadOptions, ReadOptions, read_options, write_options
+from tallybook.spark.streams.bounds import RecordBounds, bounds_of, parse_bound
+from tallybook.spark.streams.native import unscanned
+from tallybook.spark.streams.offsets import NO_NUMBER, RecordOffset, StreamProgress, fair_shares, records_within
+from tallybook.spark.streams.planning import RecordPlan
+from tallybook.spark.streams.ranges import PlannedRecordRange, RecordGap, wanted_entries
+from tallybook.spark.streams.rows import RecordRows
+from tallybook.spark.streams.snapshot import RecordRange, RecordSnapshot
 from tallybook.stream.position import Position
+from tallybook.stream.records.envelope import START, EnvelopeKind, RecordColumns, encode_mark, encode_records
 from tallybook.stream.start import Start
 
 STREAM_ID = "5f0c9a21" + "0" * 24
@@ -41,7 +41,7 @@ TAG = STREAM_ID[:8]
 HERE = {"metadata": "sqlite:///x"}
 PLACES = st.tuples(st.integers(1, 5), st.integers(0, 6), st.integers(0, 3))
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- options ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ PLACES = st.tuples(st.integers(1, 5), st.integers(0, 6), st.integers(0, 3))
     ],
 )
 def test_a_place_is_understood_in_each_form(text, start):
-    assert parse_place(text) == start
+    assert parse_bound(text) == start
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_place_is_understood_in_each_form(text, start):
 )  # fmt: skip
 def test_what_is_no_place_is_refused(text):
     with pytest.raises(InvalidArgument):
-        parse_place(text)
+        parse_bound(text)
     with pytest.raises(InvalidConfig, match="option startingPosition"):
         read_options(HERE | {"stream": "s", "startingPosition": text})
 
@@ -96,20 +96,23 @@ def test_a_pattern_fits_names_part_by_part(pattern, fits, fits_not):
     ("options", "said"),
     [
         ({"stream": "a", "streamPattern": "b*"}, "either option stream or option streamPattern"),
-        ({"stream": "a", "ledger": "7"}, "ledger is of ledgers"),
-        ({"stream": "a", "ledgers": "all", "startingTime": "2026-01-01"}, "ledgers, startingTime is of ledgers"),
+        ({"stream": "a", "ledger": "7"}, "ledger cannot be combined with streams"),
+        (
+            {"stream": "a", "ledgers": "all", "startingTime": "2026-01-01"},
+            "ledgers, startingTime cannot be combined with streams",
+        ),
         ({"stream": "a", "endingPosition": "earliest"}, "leaves nothing"),
-        ({"streamPattern": "a*", "startingPosition": "1-0-0@5f0c9a21"}, "a position is of one stream"),
-        ({"streamPattern": ""}, "a pattern is wanted"),
+        ({"streamPattern": "a*", "startingPosition": "1-0-0@5f0c9a21"}, "a position belongs to one stream"),
+        ({"streamPattern": ""}, "streamPattern is empty"),
         ({"stream": ""}, "name of a stream"),
         ({"stream": "a//b"}, "cannot have the part"),
         ({"stream": "../etc"}, "cannot have the part"),
         ({"stream": "a\nb"}, "printable"),
         ({"stream": "a", "namespace": "x/y"}, "no slash"),
-        ({"namespace": "x"}, "give option stream or streamPattern"),
-        ({"endingPosition": "latest"}, "give option stream or streamPattern"),
-        ({"stream": "a", "table": "ledgers"}, "option table is about ledgers"),
-        ({"startingPosition": "txid:4"}, "is none of earliest, latest"),
+        ({"namespace": "x"}, "needs option stream or streamPattern"),
+        ({"endingPosition": "latest"}, "needs option stream or streamPattern"),
+        ({"stream": "a", "table": "ledgers"}, "option table is for ledgers"),
+        ({"startingPosition": "txid:4"}, "is not one of earliest, latest"),
     ],
 )
 def test_options_of_streams_that_do_not_go_together_are_refused(options, said):
@@ -118,7 +121,7 @@ def test_options_of_streams_that_do_not_go_together_are_refused(options, said):
 
 
 def test_a_bucket_has_no_streams():
-    with pytest.raises(InvalidConfig, match="a bucket does not say"):
+    with pytest.raises(InvalidConfig, match="a bucket has no metadata of streams"):
         read_options({"archive": "file:///b", "stream": "s"})
 
 
@@ -126,9 +129,9 @@ def test_a_bucket_has_no_streams():
     ("options", "said"),
     [
         ({"stream": "a b "}, "cannot have the part"),
-        ({"stream": "a", "ensemble": "3", "ackQuorum": "2"}, "ackQuorum, ensemble is of ledgers"),
-        ({"createStream": "true"}, "give option stream, too"),
-        ({"namespace": "prod"}, "give option stream, too"),
+        ({"stream": "a", "ensemble": "3", "ackQuorum": "2"}, "give ackQuorum, ensemble for ledgers only"),
+        ({"createStream": "true"}, "needs option stream"),
+        ({"namespace": "prod"}, "needs option stream"),
         ({"stream": "a", "createStream": "maybe"}, "neither true nor false"),
         ({"stream": "a", "password": "secret"}, "streams have no password"),
     ],
@@ -141,13 +144,13 @@ def test_a_sink_that_makes_no_sense_is_refused(options, said):
 
 
 def test_the_columns_of_records_say_which_may_be_null():
-    plain = ReadOptions(Place("x", None), records=RecordBounds("default", "s", ""))
+    plain = ReadOptions(LocationOptions("x", None), records=RecordBounds("default", "s", ""))
     assert columns_for(plain).ddl == (
         "stream STRING NOT NULL, position STRING NOT NULL, sequence BIGINT NOT NULL, timestamp TIMESTAMP_LTZ, "
         "key BINARY, txid BIGINT, payload BINARY NOT NULL"
     )
     rich = ReadOptions(
-        Place("x", None), records=plain.records, fail_on_data_loss=False, include_metadata=True,
+        LocationOptions("x", None), records=plain.records, fail_on_data_loss=False, include_metadata=True,
         payload=PayloadOptions("arrow", "n INT"),
     )  # fmt: skip
     assert [name for name, _ in columns_for(rich).names] == [
@@ -203,22 +206,24 @@ def test_what_is_no_snapshot_of_streams_is_refused(stream):
 
 
 def test_an_offset_names_the_records_since_an_earlier_one():
-    start = RecordOffset("c", {STREAM_ID: Reached("a", (1, 0, 0), 0)})
-    end = start.advanced({STREAM_ID: Reached("a", (2, 3, 1), 40), OTHER_ID: Reached("b", (1, 9, 0), 9, (1, 2, 0))}, [])
+    start = RecordOffset("c", {STREAM_ID: StreamProgress("a", (1, 0, 0), 0)})
+    end = start.advanced(
+        {STREAM_ID: StreamProgress("a", (2, 3, 1), 40), OTHER_ID: StreamProgress("b", (1, 9, 0), 9, (1, 2, 0))}, []
+    )
     assert end.since(start) == (
         RecordRange("a", STREAM_ID, (1, 0, 0), (2, 3, 1)), RecordRange("b", OTHER_ID, (1, 2, 0), (1, 9, 0))
     )  # fmt: skip
     assert RecordOffset.parse(json.loads(json.dumps(end.json()))) == end
     assert end.advanced({}, [OTHER_ID]) is end, "where nothing has come the offset is the same"
-    later = end.advanced({STREAM_ID: Reached("a", (2, 4, 0), 50)}, [OTHER_ID])
+    later = end.advanced({STREAM_ID: StreamProgress("a", (2, 4, 0), 50)}, [OTHER_ID])
     assert later.since(end) == (RecordRange("a", STREAM_ID, (2, 3, 1), (2, 4, 0)),)
     assert set(later.streams) == {STREAM_ID}
-    assert "from" not in json.dumps(end.advanced({STREAM_ID: Reached("a", (2, 4, 0), 50)}, []).json())
+    assert "from" not in json.dumps(end.advanced({STREAM_ID: StreamProgress("a", (2, 4, 0), 50)}, []).json())
 
 
 def test_the_lag_counts_records_of_streams_whose_numbers_are_known():
-    end, lost = Reached("a", (3, 0, 0), 50), Reached("b", (3, 0, 0), NO_NUMBER)
-    offset = RecordOffset("c", {STREAM_ID: Reached("a", (2, 3, 1), 40)})
+    end, lost = StreamProgress("a", (3, 0, 0), 50), StreamProgress("b", (3, 0, 0), NO_NUMBER)
+    offset = RecordOffset("c", {STREAM_ID: StreamProgress("a", (2, 3, 1), 40)})
     assert offset.lag([(STREAM_ID, end, 0), (OTHER_ID, lost, 5)]) == {
         "streams": {
             STREAM_ID: {"name": "a", "at": f"3-0-0@{TAG}", "sequence": 50, "behind": 10},
@@ -247,7 +252,7 @@ def test_a_checkpoint_of_something_else_is_refused(found):
 
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(1, 200))
 def test_streams_share_a_limit_fairly_and_leave_nothing_of_it(available, limit):
-    found = shares(available, limit)
+    found = fair_shares(available, limit)
     assert sum(found) == min(limit, sum(available))
     assert all(0 <= taken <= there for taken, there in zip(found, available, strict=True))
     starved = [taken for taken, there in zip(found, available, strict=True) if taken < there]
@@ -270,7 +275,7 @@ def test_as_many_records_are_taken_as_fit_and_one_at_least(pieces, most):
 @given(st.lists(st.integers(0, 6), min_size=5, max_size=5), PLACES, PLACES)
 @settings(max_examples=300)
 def test_the_entries_of_a_range_are_those_with_its_records(lasts, one, other):
-    """Of segments 1 .. 5 of which each entry has three records."""
+    """Segments 1 .. 5 with three records in each entry."""
     first, end = sorted((one, other))
     expected = {
         (number, entry)
@@ -293,7 +298,7 @@ def test_scanned_and_unscanned_parts_make_up_a_range(listed, ledgers, one, other
     first, end = sorted((one, other))
     wanted = RecordRange("s", STREAM_ID, first, end)
     within = sorted(number for number in listed if first[0] <= number <= end[0])
-    plan = RecordPlan(tuple(stretch(number, ledger_id=number) for number in within), ())
+    plan = RecordPlan(tuple(planned_range(number, ledger_id=number) for number in within), ())
     scanned = ledgers & set(within)
     rest = list(unscanned(wanted, 0, plan, scanned))
     for number in within:
@@ -308,9 +313,9 @@ def test_scanned_and_unscanned_parts_make_up_a_range(listed, ledgers, one, other
 # --- records out of entries -------------------------------------------------------------------------------------------
 
 
-def stretch(segment=3, ledger_id=70, first=0, last=9, **given):
+def planned_range(segment=3, ledger_id=70, first=0, last=9, **given):
     wanted = {"begin": (0, 0), "end": (last + 1, 0), "sequence": None, **given}
-    return RecordStretch(
+    return PlannedRecordRange(
         ledger_id, first, last, 1000, stream="s", stream_id=STREAM_ID, segment=segment, **wanted
     )  # fmt: skip
 
@@ -320,9 +325,9 @@ def envelopes(*counts):
     found, marks = [], START
     for count in counts:
         if not count:
-            found.append(encode_mark(Kind.KEEP_ALIVE, marks, 0))
+            found.append(encode_mark(EnvelopeKind.KEEP_ALIVE, marks, 0))
             continue
-        columns = Columns(1_000)
+        columns = RecordColumns(1_000)
         for number in range(count):
             columns.add(b"%d" % (marks.next_sequence + number), None, None, None, None)
         found.append(encode_records(columns, marks))
@@ -364,46 +369,46 @@ def test_of_a_stretch_the_records_between_its_places_come_out_however_the_entrie
     expected = [(position, b"%d" % number) for number, (position, at) in enumerate(whole) if begin <= at < end]
     cut = data.draw(st.integers(0, len(counts)))
     parts = [entries(payloads[:cut]), entries(payloads[cut:], cut)]
-    rows = RecordRows([stretch(last=len(counts) - 1, begin=begin, end=end, sequence=0)])
+    rows = RecordRows([planned_range(last=len(counts) - 1, begin=begin, end=end, sequence=0)])
     assert read(rows, *(part for part in parts if part.num_rows)) == expected
 
 
 def test_numbers_that_are_missing_are_a_gap_though_every_entry_is_there():
     payloads = envelopes(2, 3, 2)
-    rows = RecordRows([stretch(last=1, sequence=0)])
+    rows = RecordRows([planned_range(last=1, sequence=0)])
     assert read(rows, entries([payloads[0], payloads[2]])) == [
         ("lost", f"3-1-0@{TAG}", 2, 4), (f"3-0-0@{TAG}", b"0"), (f"3-0-1@{TAG}", b"1"),
         (f"3-1-0@{TAG}", b"5"), (f"3-1-1@{TAG}", b"6"),
     ]  # fmt: skip
-    first = RecordRows([stretch(last=0, sequence=0)])
+    first = RecordRows([planned_range(last=0, sequence=0)])
     assert read(first, entries(payloads[1:2]))[0] == ("lost", f"3-0-0@{TAG}", 0, 1)
-    unknown = RecordRows([stretch(last=0, sequence=None)])
+    unknown = RecordRows([planned_range(last=0, sequence=None)])
     assert read(unknown, entries(payloads[1:2]))[0] == (f"3-0-0@{TAG}", b"2")
 
 
 def test_an_entry_that_is_damaged_or_lost_is_a_gap_up_to_the_next_that_is_good():
     payloads = envelopes(2, 3, 0, 2)
-    rows = RecordRows([stretch(last=3, sequence=0)])
+    rows = RecordRows([planned_range(last=3, sequence=0)])
     found = read(rows, entries([payloads[0], b"TSbroken", payloads[2], payloads[3]]))
     assert found[0] == ("lost", f"3-1-0@{TAG}", 2, 4)
     assert [payload for _, payload in found[1:]] == [b"0", b"1", b"5", b"6"]
 
-    rows = RecordRows([stretch(last=3, sequence=0)])
+    rows = RecordRows([planned_range(last=3, sequence=0)])
     found = [payload for _, payload in read(rows, entries(payloads[:1]))]
-    assert list(rows.lost(Gap(70, 1, 2, "lost", "gone"), None)) == []
+    assert list(rows.lost(EntryGap(70, 1, 2, "lost", "gone"), None)) == []
     assert read(rows, entries(payloads[3:], 3))[0] == ("lost", f"3-1-0@{TAG}", 2, 4)
-    assert list(rows.lost(Gap(70, 2, 3, "lost", "gone"), None)) == []
+    assert list(rows.lost(EntryGap(70, 2, 3, "lost", "gone"), None)) == []
     assert read(rows) == [("lost", f"3-2-0@{TAG}", 7, None)], "behind it nothing came"
 
-    marks = RecordRows([stretch(last=3, sequence=0)])
+    marks = RecordRows([planned_range(last=3, sequence=0)])
     list(marks.records(entries(payloads[:2])))
-    list(marks.lost(Gap(70, 2, 2, "lost", "gone"), None))
+    list(marks.lost(EntryGap(70, 2, 2, "lost", "gone"), None))
     assert not [each for each in read(marks, entries(payloads[3:], 3)) if each[0] == "lost"], "it was only a mark"
 
 
 def test_a_ledger_that_was_deleted_is_a_stream_that_was_or_records_that_are_lost():
-    gap = Gap.of_deleted(70, 0, 9)
-    [deleted] = RecordRows([stretch()]).lost(gap, None)
+    gap = EntryGap.of_deleted(70, 0, 9)
+    [deleted] = RecordRows([planned_range()]).lost(gap, None)
     assert isinstance(deleted.error(), NoSuchStream)
     for kind, error in (("truncated", StreamGap), ("lost", DataMissing)):
         found = RecordGap("s", Position(1, 2, 3, TAG), kind, None, 9, "why").error()
@@ -414,14 +419,14 @@ def test_a_ledger_that_was_deleted_is_a_stream_that_was_or_records_that_are_lost
 
 def test_an_entry_that_was_not_asked_for_is_a_defect():
     with pytest.raises(InvariantViolation, match="was not asked for"):
-        list(RecordRows([stretch(last=2)]).records(entries(envelopes(1, 1), 3)))
+        list(RecordRows([planned_range(last=2)]).records(entries(envelopes(1, 1), 3)))
 
 
 def test_a_time_that_spark_cannot_hold_is_null_and_in_milliseconds():
-    columns = Columns(0)
+    columns = RecordColumns(0)
     for time in (0, -(2**62), 2**62, (2**63 - 1) // 1000):
         columns.add(b"", time, None, None, None)
-    rows = RecordRows([stretch(last=0)])
+    rows = RecordRows([planned_range(last=0)])
     [table] = rows.records(entries([encode_records(columns, START)]))
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [0, None, None, (2**63 - 1) // 1000 * 1000]
     assert table["timestamp_ms"].to_pylist() == [0, -(2**62), 2**62, (2**63 - 1) // 1000]
@@ -429,13 +434,15 @@ def test_a_time_that_spark_cannot_hold_is_null_and_in_milliseconds():
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=6), st.integers(1, 6))
 def test_partitions_of_streams_are_in_the_order_of_records_and_lose_none(segments, least):
-    stretches = [stretch(number, 100 - number, 0, last, rank=rank) for number, (rank, last) in enumerate(segments, 1)]
-    found = partitions_of(stretches, lambda _: (), max_bytes=700, min_partitions=least)
+    planned_ranges = [
+        planned_range(number, 100 - number, 0, last, rank=rank) for number, (rank, last) in enumerate(segments, 1)
+    ]
+    found = partitions_of(planned_ranges, lambda _: (), max_bytes=700, min_partitions=least)
     order = [
         (each.rank, each.segment, entry)
         for partition in found
-        for each in partition.stretches
-        if isinstance(each, RecordStretch)
+        for each in partition.planned_ranges
+        if isinstance(each, PlannedRecordRange)
         for entry in range(each.first, each.last + 1)
     ]
     assert order == sorted(order)

@@ -1,4 +1,4 @@
-"""The sink below Spark: what is gathered at a time, what a batch without rows leaves, and what one with rows does."""
+"""The sink without Spark: batching of rows, and the results of tasks with and without rows."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -12,25 +12,25 @@ from pyspark.sql import types as spark
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.commits import note_attempt
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions import Transaction, read_view
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions.commit import record_attempt
+from tallybook.metadata.transactions.model import Transaction, read_view
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.spark import catalog_tables
-from tallybook.spark.options import write_options
-from tallybook.spark.records.sink import Target
-from tallybook.spark.sink import (
+from tallybook.spark.ledgers.sink import (
     APPEND_BYTES,
     APPEND_ROWS,
+    LedgerBatchWriter,
     LedgerStreamWriter,
-    LedgerWriter,
-    Written,
+    TaskOutput,
     payload_batches,
     payload_column,
     write_rows,
 )
+from tallybook.spark.options import write_options
+from tallybook.spark.streams.sink import TargetStream
 from tallybook.stream import StreamInfo, StreamStore
 
 SCHEMA = spark.StructType([spark.StructField("payload", spark.BinaryType())])
@@ -70,7 +70,7 @@ def test_only_the_write_of_a_table_that_is_being_created_is_refused(
 ) -> None:
     context = SimpleNamespace(getLocalProperty=properties.get)
     monkeypatch.setattr(catalog_tables, "TaskContext", SimpleNamespace(get=lambda: context))
-    with pytest.raises(InvalidConfig, match="keeps no options") if refused else nullcontext():
+    with pytest.raises(InvalidConfig, match="does not store the options") if refused else nullcontext():
         catalog_tables.refuse_new_table()
 
 
@@ -99,10 +99,10 @@ class Sink:
 
         return list(self.ask(work))
 
-    def written(self, transaction: Transaction) -> Written:
-        """What a task of it leaves."""
+    def written(self, transaction: Transaction) -> TaskOutput:
+        """The ledgers that a task leaves."""
 
-        async def work(store: Any) -> Written:
+        async def work(store: Any) -> TaskOutput:
             ledger_id = await store.next_ledger_id()
             await store.create_ledger(
                 LedgerMetadata(
@@ -110,10 +110,10 @@ class Sink:
                     state=LedgerState.CLOSED, last_entry_id=9, length=90,
                 )
             )  # fmt: skip
-            await note_attempt(store, transaction, ledger_id)
-            return Written(transaction.sink, transaction.owner, (ledger_id,))
+            await record_attempt(store, transaction, ledger_id)
+            return TaskOutput(transaction.sink, transaction.owner, (ledger_id,))
 
-        found: Written = self.ask(work)
+        found: TaskOutput = self.ask(work)
         return found
 
     def visible(self) -> list[int]:
@@ -135,9 +135,9 @@ def sink(new_cluster):
 )
 def test_columns_that_would_be_lost_are_refused(sink, more):
     with pytest.raises(
-        InvalidConfig, match="one column of type BINARY or STRING is wanted, and these are struct<payload"
+        InvalidConfig, match="exactly one column of type BINARY or STRING, and these are struct<payload"
     ):
-        LedgerWriter(sink.options(), spark.StructType([*SCHEMA.fields, more]), overwrite=False)
+        LedgerBatchWriter(sink.options(), spark.StructType([*SCHEMA.fields, more]), overwrite=False)
 
 
 def test_the_one_column_may_have_any_name(sink):
@@ -147,20 +147,20 @@ def test_the_one_column_may_have_any_name(sink):
 
 def test_a_task_without_rows_makes_no_ledger_and_opens_nothing(sink):
     nothing = write_rows(sink.options(), Transaction("sales", 0), batches([], []), "payload")
-    assert nothing == Written("sales", "", ())
+    assert nothing == TaskOutput("sales", "", ())
 
 
 def test_a_batch_without_rows_leaves_nothing_unless_its_number_may_come_again(sink):
-    empty = [Written("x", "", ()), None]
-    LedgerWriter(sink.options(), SCHEMA, overwrite=False).commit(empty)
-    LedgerWriter(sink.options(sink="daily"), SCHEMA, overwrite=False).commit(empty)
+    empty = [TaskOutput("x", "", ()), None]
+    LedgerBatchWriter(sink.options(), SCHEMA, overwrite=False).commit(empty)
+    LedgerBatchWriter(sink.options(sink="daily"), SCHEMA, overwrite=False).commit(empty)
     stream = LedgerStreamWriter(sink.options(), SCHEMA, overwrite=False)
-    stream.commit([Written("query", "query", ())], 0)
+    stream.commit([TaskOutput("query", "query", ())], 0)
     assert sink.records() == []
-    LedgerWriter(sink.options(sink="daily", transaction=3), SCHEMA, overwrite=False).commit(empty)
+    LedgerBatchWriter(sink.options(sink="daily", transaction=3), SCHEMA, overwrite=False).commit(empty)
     assert sink.records() == ["sinks/daily"]
     late = sink.written(Transaction("daily", 3))
-    LedgerWriter(sink.options(sink="daily", transaction=3), SCHEMA, overwrite=False).commit([late])
+    LedgerBatchWriter(sink.options(sink="daily", transaction=3), SCHEMA, overwrite=False).commit([late])
     assert sink.visible() == [], "of two writes with one number, the second changes nothing"
 
 
@@ -168,7 +168,7 @@ def test_a_micro_batch_that_is_run_again_is_known_after_others_without_rows(sink
     stream = LedgerStreamWriter(sink.options(), SCHEMA, overwrite=False)
     first = sink.written(Transaction("query", 0, "query"))
     stream.commit([first], 0)
-    stream.commit([Written("query", "query", ())], 1)
+    stream.commit([TaskOutput("query", "query", ())], 1)
     again = sink.written(Transaction("query", 0, "query"))
     stream.commit([again], 0)
     assert sink.visible() == list(first.ledger_ids)
@@ -179,10 +179,10 @@ def test_a_micro_batch_that_is_run_again_is_known_after_others_without_rows(sink
 
 def test_a_batch_without_a_sink_comes_into_view_and_leaves_no_record_of_its_own(sink):
     for _ in range(2):
-        writer = LedgerWriter(sink.options(), SCHEMA, overwrite=False)
+        writer = LedgerBatchWriter(sink.options(), SCHEMA, overwrite=False)
         written = [sink.written(writer._transaction) for _ in range(2)]
         writer.commit(written)
-        # Spark gives a write up whose commit it has not heard of.
+        # Spark abandons a write without a known commit.
         writer.abort(written)
     assert len(sink.visible()) == 4
     assert sink.records() == ["sink-clock"]
@@ -197,7 +197,7 @@ def test_of_two_queries_that_make_the_same_stream_both_write_to_it(sink, monkeyp
 
     monkeypatch.setattr(StreamStore, "create", made_by_both)
     options = sink.options(stream="s", createStream="true")
-    found = Target.of(options)
-    assert found == Target.of(options)
+    found = TargetStream.of(options)
+    assert found == TargetStream.of(options)
     monkeypatch.undo()
-    assert found == Target.of(sink.options(stream="s"))
+    assert found == TargetStream.of(sink.options(stream="s"))

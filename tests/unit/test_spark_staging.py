@@ -1,7 +1,5 @@
-"""Rows as envelopes of a staged ledger: all that they say, cut where an entry is full, refused where they cannot be."""
+"""Rows as envelopes of a staged ledger: complete, split where an entry is full, refused if too large."""
 
-import json
-import pickle
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -9,37 +7,27 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import types as spark
 
-from tallybook.core.errors import (
-    DamagedFile,
-    EntryTooLarge,
-    InvalidArgument,
-    InvalidConfig,
-    InvariantViolation,
-    OutOfOrder,
-)
+from tallybook.core.errors import DamagedFile, EntryTooLarge, InvalidArgument, InvalidConfig, OutOfOrder
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions import Transaction, is_staged, settled
-from tallybook.spark import TallybookDataSource
-from tallybook.spark.columns import columns_for
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions.model import Transaction, is_staged, settled
+from tallybook.spark.ledgers.planning import is_wanted
 from tallybook.spark.options import read_options
-from tallybook.spark.planning import is_wanted
-from tallybook.spark.records.staging import Staging, check_rows
-from tallybook.stream.delivery_record import (
-    MOST_ID_BYTES,
+from tallybook.spark.streams.staging import EnvelopeStager, check_rows
+from tallybook.stream.delivery.record import (
+    MAX_ID_BYTES,
     PART,
     Delivery,
-    Stage,
+    DeliveryStage,
     delivered,
     delivery_id,
     part_of,
     staging,
 )
-from tallybook.stream.envelope import MAX_RECORDS, Envelope
+from tallybook.stream.records.envelope import MAX_RECORDS, Envelope
 from tallybook.stream.writer.flow import ENVELOPE_BYTES
 
 STREAM_ID = "5f0c9a21" + "0" * 24
@@ -55,7 +43,7 @@ ROWS = st.lists(
 
 
 def staging_of(most_bytes=MAX_ENTRY_BYTES):
-    return Staging(70, most_bytes, lambda: 17)
+    return EnvelopeStager(70, most_bytes, lambda: 17)
 
 
 def records_of(envelopes):
@@ -117,7 +105,7 @@ def test_the_largest_row_that_is_taken_fits_an_entry():
     most = int(told.value.message.rpartition(" ")[2])
     [payload] = made.envelopes(pa.RecordBatch.from_pydict({"payload": pa.array([bytes(most)])}))
     assert len(payload) <= MAX_ENTRY_BYTES
-    assert len(delivery_id(2**63 - 1, 2**63 - 1)) == MOST_ID_BYTES
+    assert len(delivery_id(2**63 - 1, 2**63 - 1)) == MAX_ID_BYTES
 
 
 @pytest.mark.parametrize("parts", [[[5, 4]], [[5, None, 4]], [[5], [4]], [[1, 5], [None], [4]]])
@@ -143,7 +131,7 @@ def test_columns_that_no_record_has_are_refused():
         schema(value=text), schema(payload=number), schema(payload=text, txid=text), schema(payload=text, more=text),
         schema(key=text),
     ):  # fmt: skip
-        with pytest.raises(InvalidConfig, match="records have the columns payload"):
+        with pytest.raises(InvalidConfig, match="records need column payload"):
             check_rows(wrong, overwrite=False)
     with pytest.raises(InvalidConfig, match="never overwritten"):
         check_rows(schema(payload=text), overwrite=True)
@@ -152,7 +140,7 @@ def test_columns_that_no_record_has_are_refused():
 # --- what is kept of deliveries ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", Stage)
+@pytest.mark.parametrize("stage", DeliveryStage)
 def test_the_record_of_a_delivery_says_all_of_it(stage):
     found = Delivery(17, 1000, stage)
     assert Delivery.decode("x", found.encode()) == found
@@ -192,24 +180,6 @@ def test_no_table_of_entries_has_a_staged_ledger_not_even_once_it_is_committed()
     assert not is_wanted(staged, options)
     assert not is_wanted(settled(staged), options)
     assert is_wanted(settled(ledger(Transaction("sales", 17).marks)), options)
-
-
-def test_a_task_of_streams_is_not_sent_what_all_of_them_read():
-    streams = [
-        {"stream": tag, "id": tag * 4, "from": f"1-0-0@{tag}", "to": f"9-0-0@{tag}"}
-        for tag in (f"{n:08x}" for n in range(5_000))
-    ]
-    token = json.dumps({"tallybook_snapshot": 1, "cluster": "c", "streams": streams})
-    given = {"metadata": "sqlite:///x", "snapshot": token}
-    source = TallybookDataSource(given)
-    names = [name for name, _ in columns_for(read_options(given)).names]
-    reader = source.reader(spark.StructType([spark.StructField(name, spark.LongType()) for name in names]))
-    sent = cloudpickle.dumps((reader, source))
-    assert len(sent) < 4_000
-    in_task, _ = pickle.loads(sent)
-    assert in_task._options.of_streams
-    with pytest.raises(InvariantViolation, match="plans nothing"):
-        in_task.partitions()
 
 
 def test_times_before_the_epoch_are_rounded_down():

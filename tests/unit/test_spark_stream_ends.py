@@ -1,4 +1,4 @@
-"""Where a stream ends, as a query sees it: never behind records that are only about to be confirmed."""
+"""The end of a stream as a query sees it: never behind records that are not confirmed yet."""
 
 from __future__ import annotations
 
@@ -10,22 +10,29 @@ from typing import Any
 import pytest
 
 from tallybook.core.errors import EntryCorrupt
-from tallybook.runtime.deterministic.world import run_seed
-from tallybook.spark.options import Place
-from tallybook.spark.places import Cluster, _LateArchive
-from tallybook.spark.records.settling import MOST_LOOKS, At, Streams
-from tallybook.stream.envelope import START, Columns, Kind, Marks, encode_mark, encode_records
-from tallybook.stream.head import Head, Segment, SegmentEnd, Truncation
+from tallybook.sim.deterministic.world import run_seed
+from tallybook.spark.locations import ClusterLocation, _LazyArchive
+from tallybook.spark.options import LocationOptions
+from tallybook.spark.streams.bounds_resolution import MAX_ATTEMPTS, ResolvedPlace, StreamResolver
+from tallybook.stream.head import Head, SegmentEnd, StreamSegment, Truncation
 from tallybook.stream.policy import StreamPolicy
+from tallybook.stream.records.envelope import (
+    START,
+    EnvelopeKind,
+    RecordColumns,
+    StreamMarks,
+    encode_mark,
+    encode_records,
+)
 
 STREAM_ID = "5f0c9a21" + "0" * 24
-RECORDS = Columns(0)
+RECORDS = RecordColumns(0)
 RECORDS.add(b"x", None, None, None, None)
 
 
 @dataclass
 class Ledger:
-    """What bookies say of an open ledger, look by look; the last one stays."""
+    """Answers of bookies for an open ledger, poll by poll; the last one is repeated."""
 
     looks: list[tuple[int, bool, bytes | None]]
     """Last add confirmed, whether it is closed, and what its last entry holds; ``None``: it is damaged."""
@@ -43,26 +50,27 @@ class Ledger:
 
 
 def records(before: int) -> bytes:
-    return encode_records(RECORDS, Marks(before))
+    return encode_records(RECORDS, StreamMarks(before))
 
 
 def end_mark(before: int) -> bytes:
-    return encode_mark(Kind.END_OF_SEGMENT, Marks(before), 0)
+    return encode_mark(EnvelopeKind.END_OF_SEGMENT, StreamMarks(before), 0)
 
 
 HEAD = Head(
     STREAM_ID, "default", "s", 0, StreamPolicy(),
     segments=(
-        Segment(1, 11, 0, SegmentEnd(4, Marks(10), 100, 0)), Segment(2, 12, 0), Segment(3, 13, 0)
+        StreamSegment(1, 11, 0, SegmentEnd(4, StreamMarks(10), 100, 0)), StreamSegment(2, 12, 0),
+        StreamSegment(3, 13, 0),
     ),
-    next_segment=4, settled_marks=Marks(10),
+    next_segment=4, settled_marks=StreamMarks(10),
 )  # fmt: skip
 
 
-def end_of(head: Head, **ledgers: Ledger) -> At:
+def end_of(head: Head, **ledgers: Ledger) -> ResolvedPlace:
     """The end that is found, with the ledgers ``l12`` and so on."""
 
-    async def play(world: Any) -> At:
+    async def play(world: Any) -> ResolvedPlace:
         async def open_ledger(ledger_id: int, *, recover: bool) -> Any:
             assert not recover, "a query fences nobody"
             return ledgers[f"l{ledger_id}"].open()
@@ -71,28 +79,30 @@ def end_of(head: Head, **ledgers: Ledger) -> At:
             return head
 
         client: Any = SimpleNamespace(open_ledger=open_ledger)
-        place = Cluster(client, SimpleNamespace(), "c", _LateArchive(AsyncExitStack(), ""), Place("x", None))  # type: ignore[arg-type]
-        streams = Streams(place, world.clock)
+        place = ClusterLocation(
+            client, SimpleNamespace(), "c", _LazyArchive(AsyncExitStack(), ""), LocationOptions("x", None)
+        )  # type: ignore[arg-type]
+        streams = StreamResolver(place, world.clock)
         streams.catalog = SimpleNamespace(read=read_head)  # type: ignore[assignment]
         return await streams.latest(head)
 
-    found: At = run_seed(1, play).value
+    found: ResolvedPlace = run_seed(1, play).value
     return found
 
 
 @pytest.mark.parametrize(
     ("second", "third", "end"),
     [
-        ([(-1, False, None)], [(-1, False, None)], At((1, 5, 0), 10)),
-        ([(3, False, records(20))], [(-1, False, None)], At((2, 4, 0), 21)),
-        ([(4, False, end_mark(21))], [(0, False, records(21))], At((3, 1, 0), 22)),
-        ([(3, True, records(20))], [(0, False, records(21))], At((3, 1, 0), 22)),
-        ([(-1, True, None)], [(0, False, records(10))], At((3, 1, 0), 11)),
-        # It goes on in the third, so the second one's end is being told: it is waited for.
-        ([(2, False, records(19)), (4, False, end_mark(21))], [(0, False, records(21))], At((3, 1, 0), 22)),
-        # Whoever wrote it has died in between: what is not certain to be all of it is not passed over.
-        ([(2, False, records(19))] * (MOST_LOOKS + 1), [(0, False, records(21))], At((2, 3, 0), 20)),
-        ([(3, False, None)], [(-1, False, None)], At((2, 4, 0), 10, exact=False)),
+        ([(-1, False, None)], [(-1, False, None)], ResolvedPlace((1, 5, 0), 10)),
+        ([(3, False, records(20))], [(-1, False, None)], ResolvedPlace((2, 4, 0), 21)),
+        ([(4, False, end_mark(21))], [(0, False, records(21))], ResolvedPlace((3, 1, 0), 22)),
+        ([(3, True, records(20))], [(0, False, records(21))], ResolvedPlace((3, 1, 0), 22)),
+        ([(-1, True, None)], [(0, False, records(10))], ResolvedPlace((3, 1, 0), 11)),
+        # It goes on in the third, so the end of the second is being written: the query waits for it.
+        ([(2, False, records(19)), (4, False, end_mark(21))], [(0, False, records(21))], ResolvedPlace((3, 1, 0), 22)),
+        # Its writer has died in between: records that may be incomplete are not skipped.
+        ([(2, False, records(19))] * (MAX_ATTEMPTS + 1), [(0, False, records(21))], ResolvedPlace((2, 3, 0), 20)),
+        ([(3, False, None)], [(-1, False, None)], ResolvedPlace((2, 4, 0), 10, exact=False)),
     ],
 )
 def test_a_stream_ends_behind_what_is_confirmed_without_a_hole(second, third, end):
@@ -101,6 +111,6 @@ def test_a_stream_ends_behind_what_is_confirmed_without_a_hole(second, third, en
 
 def test_a_stream_without_segments_ends_where_it_begins():
     empty = replace(HEAD, segments=(), settled_marks=START)
-    assert end_of(empty) == At((1, 0, 0), 0)
+    assert end_of(empty) == ResolvedPlace((1, 0, 0), 0)
     cut = replace(HEAD, segments=(), truncation=Truncation(4, 0, 0, 10))
-    assert end_of(cut) == At((4, 0, 0), 10)
+    assert end_of(cut) == ResolvedPlace((4, 0, 0), 10)

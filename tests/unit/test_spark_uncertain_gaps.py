@@ -1,4 +1,4 @@
-"""What is not settled is an error of a query, and never a gap."""
+"""Entries that may still exist are an error of a query, and never a gap."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -8,10 +8,10 @@ import pytest
 
 from tallybook.core.errors import EntryCorrupt
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.spark.gaps import Gap
-from tallybook.spark.plan import EntryPartition, Stretch
-from tallybook.spark.reading import read_partition
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.spark.gaps import EntryGap
+from tallybook.spark.ledgers.partitions import EntryPartition, PlannedRange
+from tallybook.spark.ledgers.reading import read_partition
 
 LEDGER = LedgerMetadata(
     7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, state=LedgerState.CLOSED, last_entry_id=9, length=90
@@ -19,7 +19,7 @@ LEDGER = LedgerMetadata(
 
 
 class Damaged:
-    """A ledger and its place: every copy that was heard of is damaged."""
+    """A ledger and its location: every known copy is damaged."""
 
     def __init__(self, *, settled: bool) -> None:
         self.error = EntryCorrupt("flipped")
@@ -29,7 +29,7 @@ class Damaged:
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         return LEDGER
 
-    async def sealed(self, metadata: LedgerMetadata) -> Any:
+    async def verified_ledger(self, metadata: LedgerMetadata) -> Any:
         return self
 
     async def read_sealed(self, first: int, last: int) -> AsyncGenerator[Any, None]:
@@ -42,23 +42,23 @@ class Damaged:
 
 
 async def gaps_of(place: Damaged, *, whole_gaps: bool) -> list[tuple[int, int]]:
-    partition, found = EntryPartition((Stretch(7, 2, 6, 50),)), []
+    partition, found = EntryPartition((PlannedRange(7, 2, 6, 50),)), []
     async with aclosing(read_partition(place, partition, whole_gaps=whole_gaps)) as items:  # type: ignore[arg-type]
         async for item in items:
-            assert isinstance(item, Gap)
+            assert isinstance(item, EntryGap)
             found.append((item.first, item.last))
             if not whole_gaps:
                 break
     return found
 
 
-async def test_a_damaged_copy_is_no_gap_while_somebody_was_not_heard() -> None:
+async def test_a_damaged_copy_is_no_gap_while_a_bookie_did_not_respond() -> None:
     for whole_gaps in (False, True):
         with pytest.raises(EntryCorrupt):
             await gaps_of(Damaged(settled=False), whole_gaps=whole_gaps)
 
 
-async def test_a_query_that_may_not_have_gaps_hears_of_one_before_its_end_is_looked_for() -> None:
+async def test_a_query_without_gaps_fails_at_one_before_its_end_is_resolved() -> None:
     place = Damaged(settled=True)
     assert await gaps_of(place, whole_gaps=False) == [(2, 2)]
     assert place.probes == 0

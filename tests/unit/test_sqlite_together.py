@@ -1,4 +1,4 @@
-"""Writes to the SQLite file that come together share a commit, and none is the worse for another."""
+"""Concurrent writes to the SQLite file share a commit, and none is affected by a failure of another."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown
-from tallybook.metadata.sqlite.database import MOST_TOGETHER, Database
+from tallybook.metadata.sqlite.database import MAX_JOBS_PER_COMMIT, Database
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
@@ -84,7 +84,7 @@ async def begun(*writes: Awaitable[str]) -> list["asyncio.Task[str]"]:
 def test_writes_that_come_while_the_disk_is_busy_share_one_commit(tmp_path):
     async def scenario(file: File) -> None:
         held = await file.hold()
-        names = [f"r{number}" for number in range(MOST_TOGETHER + 1)]
+        names = [f"r{number}" for number in range(MAX_JOBS_PER_COMMIT + 1)]
         tasks = await begun(*(file.put(name) for name in names))
         file.gate.set()
         assert await asyncio.gather(*tasks) == names

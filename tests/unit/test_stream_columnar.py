@@ -1,4 +1,4 @@
-"""Envelopes decoded by column: the same records, and the same refusals, as one by one."""
+"""Envelopes decoded by column: the same records and the same errors as one by one."""
 
 import pyarrow as pa
 import pytest
@@ -6,29 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.core.errors import EnvelopeDamaged, InvariantViolation, NewerFormat
-from tallybook.stream.columnar import damage, decode
-from tallybook.stream.compression import Compression
-from tallybook.stream.envelope import (
+from tallybook.stream.records.columnar import damage, decode
+from tallybook.stream.records.compression import Compression
+from tallybook.stream.records.envelope import (
     HEADER_BYTES,
     START,
     VERSION,
-    Columns,
     Envelope,
-    Kind,
-    Marks,
+    EnvelopeKind,
+    RecordColumns,
+    StreamMarks,
     encode_mark,
     encode_records,
 )
 
-NUMBERS = st.integers(-(2**63) + 1, 2**63 - 1)
-RECORDS = st.tuples(
-    st.binary(max_size=50),
-    st.none() | NUMBERS,
-    st.none() | st.binary(max_size=8),
-    st.none() | st.binary(min_size=1, max_size=8),
-    st.none() | NUMBERS,
-)
-TAG = "5f0c9a21"
+from .test_stream_envelope import NUMBERS, RECORDS, TAG
 
 
 @st.composite
@@ -37,9 +29,9 @@ def envelopes(draw, most=6, compressions=tuple(Compression)):
     marks, found = START, []
     for _ in range(draw(st.integers(0, most))):
         if draw(st.booleans()) and draw(st.booleans()):
-            found.append(encode_mark(draw(st.sampled_from(list(Kind)[1:])), marks, 5))
+            found.append(encode_mark(draw(st.sampled_from(list(EnvelopeKind)[1:])), marks, 5))
             continue
-        columns = Columns(draw(NUMBERS))
+        columns = RecordColumns(draw(NUMBERS))
         for record in draw(st.lists(RECORDS, min_size=1, max_size=12)):
             columns.add(*record)
         found.append(encode_records(columns, marks, draw(st.sampled_from(compressions))))
@@ -48,7 +40,7 @@ def envelopes(draw, most=6, compressions=tuple(Compression)):
 
 
 def one_by_one(payloads):
-    """What ``Envelope`` makes of them, and which it refuses."""
+    """The envelopes decoded by ``Envelope``, and the refused ones."""
     found, bad = [], []
     for row, payload in enumerate(payloads):
         try:
@@ -117,23 +109,17 @@ def test_what_is_damaged_is_refused_by_both_and_the_rest_is_not(payloads, data):
             assert payloads[row][2] > VERSION
 
 
-def test_a_body_that_its_tables_overrun_is_refused():
-    columns = Columns(1)
+def test_a_body_that_its_columns_overrun_or_do_not_fill_is_refused():
+    columns = RecordColumns(1)
     columns.add(b"abc", 5, b"k", b"i", 7)
-    whole = bytearray(encode_records(columns, Marks(3)))
-    whole[8:12] = (4_000).to_bytes(4, "little")
-    assert by_column(pa.array([bytes(whole)])) == ([], [0])
-    with pytest.raises(InvariantViolation, match="is an envelope after all"):
-        damage(encode_records(columns, START), 1, 1, TAG)
-
-
-def test_a_body_that_its_columns_do_not_fill_is_refused():
-    columns = Columns(1)
-    columns.add(b"abc", 5, b"k", b"i", 7)
-    good = encode_records(columns, Marks(3))
-    longer = bytearray(good + b"x")
+    good = encode_records(columns, StreamMarks(3))
+    overrun, longer = bytearray(good), bytearray(good + b"x")
+    overrun[8:12] = (4_000).to_bytes(4, "little")
     longer[12:16] = (len(good) - HEADER_BYTES + 1).to_bytes(4, "little")
-    assert by_column(pa.array([bytes(longer)])) == one_by_one([bytes(longer)]) == ([], [0])
+    for body in map(bytes, (overrun, longer)):
+        assert by_column(pa.array([body])) == one_by_one([body]) == ([], [0])
+    with pytest.raises(InvariantViolation, match="is an envelope after all"):
+        damage(good, 1, 1, TAG)
 
 
 def test_nothing_at_all_is_nothing():

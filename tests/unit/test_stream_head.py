@@ -1,5 +1,6 @@
-"""The head of a stream: who may change what, that changes may be made twice, and that it is stored whole."""
+"""The head of a stream: who may change what, idempotent changes, and atomic storage."""
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -9,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import DamagedFile, InvariantViolation, NewerFormat, NoSuchStream, StreamEnded, StreamFenced
-from tallybook.stream.envelope import START, Marks
 from tallybook.stream.head import (
     CHAPTER_SEGMENTS,
     MAX_SEGMENTS,
     Head,
     Owner,
-    Segment,
     SegmentEnd,
+    StreamSegment,
     Truncation,
     add_segment,
     announce,
@@ -32,8 +32,9 @@ from tallybook.stream.head import (
     truncate,
 )
 from tallybook.stream.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
-from tallybook.stream.keeping import expired
 from tallybook.stream.policy import StreamPolicy
+from tallybook.stream.records.envelope import START, StreamMarks
+from tallybook.stream.retention.janitor import expired
 
 ONE, OTHER = Owner("t1", "s1", "one"), Owner("t2", "s2", "other")
 NEW = Head("5f0c9a21" * 4, "default", "orders/eu", 1, StreamPolicy())
@@ -41,7 +42,7 @@ OWNED = take(NEW, ONE, None)
 
 
 def end(records, last_entry=9, ended_at_ms=5):
-    return SegmentEnd(last_entry, Marks(records, 2, 3, 1), 100, ended_at_ms)
+    return SegmentEnd(last_entry, StreamMarks(records, 2, 3, 1), 100, ended_at_ms)
 
 
 def with_segments(number, head=OWNED, ended=0):
@@ -73,11 +74,11 @@ def test_taking_raises_the_epoch_once_and_gives_up_what_was_half_made():
     ],
     ids=["announce", "add", "seal"],
 )
-def test_who_is_not_the_owner_changes_nothing_of_the_segments(change):
+def test_only_the_owner_changes_segments(change):
     head = take(with_segments(1), OTHER, ONE)
     with pytest.raises(StreamFenced, match="other"):
         change(head, ONE)
-    with pytest.raises(StreamFenced, match="nobody"):
+    with pytest.raises(StreamFenced, match="its writer has lost it"):
         change(release(head, OTHER), ONE)
     with pytest.raises(NoSuchStream):
         change(begin_delete(head), OTHER)
@@ -87,7 +88,7 @@ def test_a_segment_is_announced_added_and_sealed_and_each_may_be_done_twice():
     announced = announce(OWNED, ONE, 7, ())
     assert announce(announced, ONE, 7, ()) == announced
     added = add_segment(announced, ONE, 7, 50)
-    assert added.segments == (Segment(1, 7, 50),)
+    assert added.segments == (StreamSegment(1, 7, 50),)
     assert add_segment(added, ONE, 7, 60) == added
     assert announce(added, ONE, 7, (7,)) == added
     sealed = seal(added, ONE, 1, end(10), None)
@@ -97,11 +98,8 @@ def test_a_segment_is_announced_added_and_sealed_and_each_may_be_done_twice():
         seal(sealed, ONE, 1, end(11), None)
 
 
-def test_another_announcement_gives_up_the_one_before():
+def test_another_announcement_gives_up_the_one_before_and_nothing_else_is_added():
     assert announce(announce(OWNED, ONE, 7, ()), ONE, 8, ()).doomed == (7,)
-
-
-def test_a_ledger_that_was_not_announced_is_not_added():
     with pytest.raises(InvariantViolation):
         add_segment(OWNED, ONE, 7, 1)
 
@@ -158,7 +156,7 @@ def test_truncation_only_moves_on_and_dooms_what_lies_wholly_before_it():
     assert forget_doomed(cut, [1100]).doomed == (1101,)
 
 
-def test_a_deleted_stream_gives_up_everything_and_is_changed_by_nobody():
+def test_a_deleted_stream_releases_everything_and_cannot_be_changed():
     gone = begin_delete(announce(with_segments(2, ended=1), ONE, 9, (1101,)))
     assert (gone.segments, gone.owner, gone.doomed) == ((), None, (1100, 1101, 9))
     assert begin_delete(gone) == gone
@@ -171,7 +169,7 @@ def test_a_deleted_stream_gives_up_everything_and_is_changed_by_nobody():
             change()
 
 
-def test_segments_are_put_into_chapters_where_the_head_has_no_room_for_them():
+def test_segments_are_put_into_chapters_where_the_head_has_no_space_for_them():
     head = with_segments(MAX_SEGMENTS)
     assert fold(head) == ()
     head = with_segments(1, with_segments(MAX_SEGMENTS, ended=MAX_SEGMENTS))
@@ -187,10 +185,10 @@ def test_segments_are_put_into_chapters_where_the_head_has_no_room_for_them():
 
 
 def test_a_full_head_fits_a_record():
-    big = SegmentEnd(2**62, Marks(2**62, 2**50, 2**62, 2**62), 2**40, 2**45)
+    big = SegmentEnd(2**62, StreamMarks(2**62, 2**50, 2**62, 2**62), 2**40, 2**45)
     head = OWNED
     for number in range(1, MAX_SEGMENTS + 3):
-        head = replace(head, segments=(*head.segments, Segment(number, 2**40 + number, 2**45, big)))
+        head = replace(head, segments=(*head.segments, StreamSegment(number, 2**40 + number, 2**45, big)))
     assert len(encode_head(head)) < 48 * 1024
     assert len(encode_chapter(fold(head))) < 48 * 1024
 
@@ -236,3 +234,10 @@ def test_a_damaged_head_is_found_out_or_is_a_head(head, data):
 def test_what_is_no_head_is_damaged(value):
     with pytest.raises(DamagedFile, match="the record r"):
         decode_head("r", value)
+
+
+def test_only_a_head_with_a_limit_in_bytes_has_a_format_that_earlier_versions_refuse():
+    plain = Head("5f0c9a21" * 4, "default", "orders", 1, StreamPolicy(retention=60))
+    limited = replace(plain, policy=StreamPolicy.of(retention_bytes="1GiB", max_bytes="2GiB"))
+    assert [json.loads(encode_head(each))["format"] for each in (plain, limited)] == [1, 2]
+    assert decode_head("r", encode_head(limited)) == limited

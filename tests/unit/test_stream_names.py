@@ -1,4 +1,4 @@
-"""Names, positions, times and policies of streams: what they may be, and what is said of those that may not."""
+"""Names, positions, times and policies of streams: valid values, and errors for others."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import Busy, ForeignPosition, InvalidArgument
-from tallybook.metadata.ledger_use import head_record
 from tallybook.metadata.rules import check_record_name
-from tallybook.stream.dedup import DedupWindow, IdRoom
+from tallybook.metadata.stream_use import head_record
 from tallybook.stream.names import (
     chapter_record,
     check_namespace,
@@ -21,6 +20,7 @@ from tallybook.stream.names import (
 )
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.position import Position
+from tallybook.stream.records.dedup import DedupMemory, DedupWindow
 from tallybook.stream.start import Start, StartKind
 
 ID = "5f0c9a21" * 4
@@ -37,28 +37,10 @@ def test_a_stream_may_have_such_a_name_and_records_can_be_named_after_it(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "/",
-        "a/",
-        "/a",
-        "a//b",
-        ".",
-        "a/../b",
-        " a",
-        "a ",
-        "a\nb",
-        "a\x00",
-        "\u202eabc",
-        "e\u0301",
-        "x" * 256,
-        "ö" * 128,
-        "a/b/c/d/e/f/g/h/i",
-        "\ud800",
-        b"a",
-        None,
-        7,
+        "", "/", "a/", "/a", "a//b", ".", "a/../b", " a", "a ", "a\nb", "a\x00", "\u202eabc", "e\u0301", "x" * 256,
+        "ö" * 128, "a/b/c/d/e/f/g/h/i", "\ud800", b"a", None,
     ],
-)
+)  # fmt: skip
 def test_a_stream_cannot_have_such_a_name(name):
     with pytest.raises(InvalidArgument):
         check_stream_name(name)
@@ -96,28 +78,13 @@ def test_a_position_is_printed_and_read_back(place):
     assert position.of_stream(ID) == position
 
 
-@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=2))
-def test_positions_of_one_stream_have_the_order_of_their_places(places):
-    assert [each.place for each in sorted(Position(*place, tag="5f0c9a21") for place in places)] == sorted(places)
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "3-1842-7",
-        "3-1842-7@",
-        "3-1842-7@5f0c9a2",
-        "3-1842@5f0c9a21",
-        "3-1842-7@5f0c9a21x",
-        "-1-0-0@5f0c9a21",
-        "03-1-1@5f0c9a21",
-        "3-1842-7@5F0C9A21",
-        "9999999999999999999-1-1@5f0c9a21",
-        "3 -1-1@5f0c9a21",
-        "٣-1-1@5f0c9a21",
+        "", "3-1842-7", "3-1842-7@", "3-1842-7@5f0c9a2", "3-1842@5f0c9a21", "3-1842-7@5f0c9a21x", "-1-0-0@5f0c9a21",
+        "03-1-1@5f0c9a21", "3-1842-7@5F0C9A21", "9999999999999999999-1-1@5f0c9a21", "3 -1-1@5f0c9a21", "٣-1-1@5f0c9a21",
     ],
-)
+)  # fmt: skip
 def test_a_part_of_a_position_is_none(text):
     with pytest.raises(InvalidArgument, match="3-1842-7@5f0c9a21"):
         Position.parse(text)
@@ -126,6 +93,7 @@ def test_a_part_of_a_position_is_none(text):
 def test_positions_of_two_streams_have_no_order():
     one, other = Position(1, 0, 0, "5f0c9a21"), Position(1, 0, 0, "00000000")
     assert one != other
+    assert Position(1, 9, 0, one.tag) < Position(1, 10, 0, one.tag) < Position(2, 0, 0, one.tag)
     with pytest.raises(ForeignPosition):
         assert one < other
     with pytest.raises(ForeignPosition):
@@ -146,7 +114,7 @@ def test_times_may_be_given_in_several_ways_and_mean_the_same():
     ):
         assert Start.timestamp(when) == Start(StartKind.TIMESTAMP, wanted)
     for nonsense in ("yesterday", "", "2026-13-01", None):
-        with pytest.raises(InvalidArgument, match="a time is wanted"):
+        with pytest.raises(InvalidArgument, match="must be a time"):
             Start.timestamp(nonsense)
     with pytest.raises(InvalidArgument):
         Start.sequence(-1)
@@ -168,18 +136,12 @@ def test_a_policy_takes_sizes_and_times_as_text():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"retention": "72"},
-        {"retention": "-1h"},
-        {"retention": True},
-        {"roll_bytes": 10},
-        {"nonsense": 1},
-        {"ack_quorum": 4},
-        {"compression": "gzip"},
-        {"dedup_records": -1},
+        {"retention": "72"}, {"retention": "-1h"}, {"retention": True}, {"retention": "99999999999d"},
+        {"roll_bytes": 10}, {"nonsense": 1}, {"ack_quorum": 4}, {"compression": "gzip"}, {"dedup_records": -1},
         {"roll_after": 0},
-        {"retention": "99999999999d"},
     ],
-)
+    ids=str,
+)  # fmt: skip
 def test_a_policy_that_cannot_be_is_refused_with_its_name(changes):
     with pytest.raises(InvalidArgument, match="the policy of a stream"):
         StreamPolicy.of(None, **changes)
@@ -201,13 +163,13 @@ def test_an_id_is_known_for_as_many_records_as_the_window_has(records, ids):
 
 @given(st.integers(0, 6), st.lists(st.tuples(st.booleans(), st.lists(st.binary(min_size=1, max_size=900), max_size=4))))
 def test_windows_that_share_room_never_take_more(records, run):
-    room = IdRoom(8_000)
+    room = DedupMemory(8_000)
     windows, ends = [DedupWindow(records, room), DedupWindow(records, room)], [0, 0]
     for which, ids in run:
         window = windows[which]
         before = room.taken_bytes
         try:
-            window.check_room(ids, ends[which])
+            window.check_space(ids, ends[which])
         except (Busy, InvalidArgument):
             assert room.taken_bytes == before > 0 or sum(map(len, ids)) + 700 * len(set(ids)) > 4_000
             continue
@@ -221,33 +183,33 @@ def test_windows_that_share_room_never_take_more(records, run):
     assert room.taken_bytes == 0
 
 
-def test_a_window_that_is_full_goes_on_where_there_is_no_room_left():
-    room = IdRoom(4_000)
+def test_a_window_that_is_full_goes_on_where_there_is_no_space_left():
+    room = DedupMemory(4_000)
     window, other = DedupWindow(2, room), DedupWindow(2, room)
     for sequence, dedup_id in enumerate((b"a", b"b")):
-        window.check_room([dedup_id], sequence)
+        window.check_space([dedup_id], sequence)
         window.add(dedup_id, sequence, "there")
-    other.check_room([b"x"], 0)
+    other.check_space([b"x"], 0)
     other.add(b"x", 0, "there")
-    with pytest.raises(Busy, match="there is no room for them") as caught:
-        other.check_room([b"y", b"z"], 1)
+    with pytest.raises(Busy, match="there is no memory for them") as caught:
+        other.check_space([b"y", b"z"], 1)
     assert caught.value.retry_after_ms > 0
-    window.check_room([b"c"], 2)
-    window.check_room([b"a", b"b"], 2)
+    window.check_space([b"c"], 2)
+    window.check_space([b"a", b"b"], 2)
 
 
 def test_of_more_ids_than_a_window_has_records_only_those_count_that_stay():
-    room = IdRoom(4_000)
+    room = DedupMemory(4_000)
     window = DedupWindow(2, room)
     ids = [b"%d" % number for number in range(10)]
-    window.check_room(ids, 0)
+    window.check_space(ids, 0)
     for sequence, dedup_id in enumerate(ids):
         window.add(dedup_id, sequence, "there")
     assert room.taken_bytes == 2 * 701
 
 
 def test_ids_that_would_never_fit_are_the_callers_fault_and_not_worth_another_try():
-    window = DedupWindow(10, IdRoom(4_000))
+    window = DedupWindow(10, DedupMemory(4_000))
     with pytest.raises(InvalidArgument, match="lower dedup_records") as caught:
-        window.check_room([b"%d" % number for number in range(3)], 0)
+        window.check_space([b"%d" % number for number in range(3)], 0)
     assert not caught.value.retriable

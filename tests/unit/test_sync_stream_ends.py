@@ -1,7 +1,6 @@
-"""Blocking streams that are interrupted, and the end of it all; on bookies in memory, on a real loop."""
+"""Blocking streams on in-memory bookies, on a real loop: interruptions and close."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,14 +9,12 @@ import pytest
 
 from tallybook.client.sync import Client
 from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome, StreamClosed
-from tallybook.stream.sync import StreamStore, StreamWriter
+from tallybook.stream.sync import StreamStore
 
 from .sync_stream_parts import PATIENCE, filled, lines, payloads, wait_until, written
 
 
-def test_an_interrupted_wait_is_cancelled_and_everything_as_good_as_before(
-    stage: Any, streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
-) -> None:
+def test_an_interrupted_wait_is_cancelled_and_everything_as_good_as_before(stage, streams, interrupted_while):
     streams.create("s")
     writer = streams.writer("s")
     first = writer.append(b"0")
@@ -38,9 +35,7 @@ def test_an_interrupted_wait_is_cancelled_and_everything_as_good_as_before(
     assert [next(iter(reader)).payload for _ in range(2)] in (lines(0, 2), lines(1, 2))
 
 
-def test_a_writer_that_nobody_got_is_let_go_of(
-    stage: Any, streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_writer_that_no_caller_received_is_released(stage, streams, interrupted_while):
     streams.create("s")
     made = []
     engine = streams._engine
@@ -48,36 +43,15 @@ def test_a_writer_that_nobody_got_is_let_go_of(
 
     async def late(name: str, **how: Any) -> Any:
         made.append(await writer(name, **how))
-        # The caller is interrupted between the last step of the loop and his next one.
+        # The caller is interrupted between the last step of the loop and its own next one.
         time.sleep(0.3)  # noqa: ASYNC251
         return made[0]
 
-    engine.writer = late  # type: ignore[method-assign]
+    engine.writer = late
     interrupted_while(lambda: streams.writer("s"))
     wait_until(lambda: stage.client._loop.call(lambda: made[0].ended))
-    engine.writer = writer  # type: ignore[method-assign]
+    engine.writer = writer
     wait_until(lambda: streams.info("s").owner is None)
-
-
-def test_a_block_that_is_interrupted_abandons_its_writer(
-    stage: Any, streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
-) -> None:
-    streams.create("s")
-    made: list[StreamWriter] = []
-
-    def work() -> None:
-        with streams.writer("s") as writer:
-            made.append(writer)
-            writer.append(b"0")
-            stage.hold()
-            writer.append(b"1")
-
-    interrupted_while(work)
-    assert made[0].ended
-    stage.release()
-    with streams.writer("s") as writer:
-        writer.append(b"more")
-    assert payloads(streams)[0] == b"0"
 
 
 @pytest.mark.parametrize("which", ["store", "client"])
@@ -161,22 +135,3 @@ def test_a_store_that_is_closed_is_forgotten_by_its_client(stage: Any) -> None:
     assert stage.client._carried == []
     with pytest.raises(InvalidArgument, match="not open"):
         StreamStore(Client(stage.cluster.client()._cluster))
-
-
-def test_a_call_on_the_clients_own_thread_is_refused(stage: Any, streams: StreamStore) -> None:
-    streams.create("s")
-    writer = streams.writer("s")
-
-    def refused() -> int:
-        calls = (
-            streams.keep, streams.close, writer.close, writer.abandon, lambda: writer.append(b"x"),
-            lambda: next(iter(streams.reader("s"))), lambda: streams.writer("s"),
-        )  # fmt: skip
-        for call in calls:
-            with pytest.raises(InvalidArgument, match="on the thread of its own event loop"):
-                call()
-        return len(calls)
-
-    assert stage.client._loop.call(refused) == 7
-    writer.append(b"x")
-    writer.close()

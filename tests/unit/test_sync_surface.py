@@ -1,6 +1,9 @@
-"""What blocks has every call of its asyncio twin, and no other: names, arguments and what they default to."""
+"""The blocking API has exactly the calls of its asyncio twin: names, arguments and defaults."""
 
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +32,8 @@ FOR_THE_LOOP = {
         "wait_for_limits",
         "when_limits_known",
     },
-    stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "writer_by_id"},
-    stream.StreamWriter: {"append_admitted", "end_at_refusal", "look", "send", "send_many", "take_room"},
+    stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "sweep_lags", "writer_by_id"},
+    stream.StreamWriter: {"append_admitted", "check_quota", "end_at_refusal", "look", "send", "send_many", "take_room"},
     stream.StreamReader: {"abandon", "aclose", "begin", "bookmark", "go_back"},
     stream.SubscriptionReader: {"reader"},
 }
@@ -38,6 +41,7 @@ FOR_THE_LOOP = {
 FOR_THREADS = {
     sync.Client: {"carry", "put_down", "standing"},
 }
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gen-blocking"
 ITERATING = {
     "read", "read_batches", "read_sealed", "read_unconfirmed", "tail", "tail_batches", "list_ledgers",
     "batches", "list", "namespaces", "segments", "subscriptions",
@@ -45,7 +49,7 @@ ITERATING = {
 
 
 def surface(kind: type) -> dict[str, object]:
-    """What callers may use of a class, and how: the parameters of a method, or that it is a property."""
+    """The public interface of a class: parameters of its methods, and its properties."""
     found: dict[str, object] = {}
     for name, member in inspect.getmembers(kind):
         if name.startswith("_"):
@@ -97,5 +101,21 @@ def test_no_call_of_the_blocking_side_has_to_be_awaited(of_loop, blocking):
 def test_both_modules_offer_the_same_names():
     assert set(client.__all__) - set(sync.__all__) == {"ClientWorld"}
     assert set(sync.__all__) <= set(client.__all__)
-    assert set(stream.__all__) - set(stream_sync.__all__) == {"keep_for_ever"}, "it runs on the loop; StreamStore.keep"
+    assert set(stream.__all__) - set(stream_sync.__all__) == {
+        "keep_for_ever",
+        "run_janitor",
+    }, "they run on the loop; StreamStore.keep"
     assert set(stream_sync.__all__) <= set(stream.__all__)
+
+
+def test_the_blocking_handles_are_generated_from_the_asyncio_handles_of_today():
+    found = subprocess.run([sys.executable, SCRIPT, "--check"], check=False, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_the_former_name_of_run_janitor_still_works_and_warns():
+    arguments = [object()] * 4
+    with pytest.warns(DeprecationWarning, match="run_janitor"):
+        former = stream.keep_for_ever(*arguments)
+    assert former.__name__ == stream.run_janitor.__name__
+    former.close()

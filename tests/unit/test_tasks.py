@@ -1,4 +1,4 @@
-"""Background tasks: an essential one does not die unnoticed, none outlives its owner. Workers: threads or inline."""
+"""Background tasks and worker threads: the end of an essential task is reported, and none outlives its owner."""
 
 import asyncio
 import threading
@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from tallybook.core.errors import InvariantViolation, RequestTimeout
-from tallybook.runtime import thread_pools
-from tallybook.runtime.tasks import Beside, InlineWorkers, Tasks, ThreadWorkers, Workers, run_together
+from tallybook.runtime.concurrency import thread_pools
+from tallybook.runtime.tasks import InlineWorkers, SideTask, Tasks, ThreadWorkers, Workers, run_together
 
 
 class Fatal:
@@ -24,47 +24,28 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
+async def soon() -> None:
+    """Return."""
+
+
 async def failing() -> None:
     raise ValueError("no luck")
 
 
-async def test_a_task_runs_under_the_name_of_its_owner() -> None:
-    tasks = Tasks("bookie", Fatal())
-
-    async def work() -> int:
-        return 17
-
-    task = tasks.spawn(work(), name="count")
-    assert task.get_name() == "bookie/count"
-    assert await task == 17
-    await tasks.close()
-
-
-async def test_an_essential_task_that_raises_is_fatal_once() -> None:
+@pytest.mark.parametrize(("ends", "said"), [(failing, "no luck"), (soon, "bookie/checkpoint ended early")])
+async def test_an_essential_task_that_ends_is_fatal_once(ends, said) -> None:
     fatal = Fatal()
     tasks = Tasks("bookie", fatal)
-    task = tasks.spawn(failing(), name="checkpoint", essential=True)
+    task = tasks.spawn(ends(), name="checkpoint", essential=True)
     await asyncio.wait([task])
     await asyncio.sleep(0)
+    await tasks.close()
     [(name, error)] = fatal.reports
-    assert name == "bookie/checkpoint"
-    assert str(error) == "no luck"
-    await tasks.close()
-    assert len(fatal.reports) == 1
+    assert name == task.get_name() == "bookie/checkpoint"
+    assert said in str(error)
 
 
-async def test_an_essential_task_that_returns_early_is_fatal() -> None:
-    fatal = Fatal()
-    tasks = Tasks("bookie", fatal)
-    task = tasks.spawn(asyncio.sleep(0), name="checkpoint", essential=True)
-    await task
-    await asyncio.sleep(0)
-    [(_, error)] = fatal.reports
-    assert "bookie/checkpoint ended early" in str(error)
-    await tasks.close()
-
-
-async def test_another_tasks_error_is_kept_for_whoever_holds_it() -> None:
+async def test_another_tasks_error_is_kept_for_its_holder() -> None:
     fatal = Fatal()
     tasks = Tasks("bookie", fatal)
     task = tasks.spawn(failing(), name="request")
@@ -74,17 +55,7 @@ async def test_another_tasks_error_is_kept_for_whoever_holds_it() -> None:
     assert fatal.reports == []
 
 
-async def test_closing_cancels_everything_and_is_fatal_for_none() -> None:
-    fatal = Fatal()
-    tasks = Tasks("bookie", fatal)
-    running = [tasks.spawn(forever(), name=str(index), essential=index % 2 == 0) for index in range(6)]
-    await asyncio.sleep(0)
-    await tasks.close()
-    assert all(task.cancelled() for task in running)
-    assert fatal.reports == []
-
-
-async def test_closing_waits_until_the_last_task_has_cleaned_up() -> None:
+async def test_closing_cancels_everything_waits_for_its_cleaning_up_and_is_fatal_for_none() -> None:
     cleaned = []
 
     async def tidy() -> None:
@@ -94,14 +65,6 @@ async def test_closing_waits_until_the_last_task_has_cleaned_up() -> None:
             await asyncio.sleep(0.01)
             cleaned.append("done")
 
-    tasks = Tasks("bookie", Fatal())
-    tasks.spawn(tidy(), name="tidy")
-    await asyncio.sleep(0)
-    await tasks.close()
-    assert cleaned == ["done"]
-
-
-async def test_an_error_while_closing_is_not_fatal() -> None:
     async def stubborn() -> None:
         try:
             await forever()
@@ -110,22 +73,17 @@ async def test_an_error_while_closing_is_not_fatal() -> None:
 
     fatal = Fatal()
     tasks = Tasks("bookie", fatal)
+    running = [tasks.spawn(forever(), name=str(index), essential=index % 2 == 0) for index in range(6)]
+    tasks.spawn(tidy(), name="tidy")
     tasks.spawn(stubborn(), name="stubborn", essential=True)
+    cancelled = tasks.spawn(forever(), name="wait", essential=True)
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
     await asyncio.sleep(0)
     await tasks.close()
-    assert fatal.reports == []
-
-
-async def test_a_task_that_somebody_cancelled_is_not_fatal() -> None:
-    fatal = Fatal()
-    tasks = Tasks("bookie", fatal)
-    task = tasks.spawn(forever(), name="wait", essential=True)
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    await asyncio.sleep(0)
-    assert fatal.reports == []
-    await tasks.close()
+    assert all(task.cancelled() for task in running)
+    assert (cleaned, fatal.reports) == (["done"], [])
 
 
 async def test_nothing_starts_after_the_close() -> None:
@@ -146,7 +104,7 @@ async def test_what_runs_beside_goes_one_after_the_other_and_gives_its_result_on
         order.append(f"{name} ends")
         return name
 
-    async with Beside() as beside:
+    async with SideTask() as beside:
         await beside.start(work("a"))
         assert order == [], "its owner goes on meanwhile"
         await beside.start(work("b"))
@@ -156,13 +114,13 @@ async def test_what_runs_beside_goes_one_after_the_other_and_gives_its_result_on
     assert order == ["a begins", "a ends", "b begins", "b ends"]
 
 
-async def test_what_fails_beside_is_told_to_whoever_starts_the_next_which_does_not_begin() -> None:
+async def test_a_failed_background_call_is_raised_at_the_start_of_the_next_which_does_not_begin() -> None:
     begun = asyncio.Event()
 
     async def never() -> None:
         begun.set()
 
-    async with Beside() as beside:
+    async with SideTask() as beside:
         await beside.start(failing())
         with pytest.raises(ValueError, match="no luck"):
             await beside.start(never())
@@ -181,7 +139,7 @@ async def test_what_still_runs_beside_has_ended_when_its_owner_leaves() -> None:
             ended.set()
 
     async def owner() -> None:
-        async with Beside() as beside:
+        async with SideTask() as beside:
             await beside.start(slow())
             await asyncio.sleep(0)
             raise KeyError
@@ -198,6 +156,7 @@ async def test_workers_return_results_and_raise_errors(make) -> None:
     assert await workers.run(int, "ff", base=16) == 255
     with pytest.raises(ZeroDivisionError):
         await workers.run(divmod, 1, 0)
+    assert (await workers.run(threading.get_ident) == threading.get_ident()) is (make is InlineWorkers)
     await workers.close()
 
 
@@ -233,10 +192,6 @@ async def test_closing_workers_waits_beside_the_event_loop_and_not_for_ever(monk
     assert await call
     await workers.close()
     counting.cancel()
-
-
-async def test_inline_workers_use_no_thread() -> None:
-    assert await InlineWorkers().run(threading.get_ident) == threading.get_ident()
 
 
 async def test_of_works_that_run_together_the_first_failure_ends_the_others_and_is_raised_as_it_is() -> None:

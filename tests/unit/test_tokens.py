@@ -1,4 +1,4 @@
-"""Bearer tokens: what counts, and everything that does not."""
+"""Bearer tokens: valid ones, and every kind of invalid one."""
 
 import base64
 import json
@@ -19,8 +19,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from tallybook.core.access import Presented, Role
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
-from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Subject
+from tallybook.runtime.security.process_security import open_security
 from tallybook.runtime.security.tokens import ALGORITHMS, LEEWAY_SECONDS, MAX_TOKEN_BYTES, TokenKeys
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | Ed25519PrivateKey
@@ -62,7 +62,7 @@ def test_a_token_counts_for_as_long_after_its_end_as_clocks_may_differ():
         assert KEYS.read((f"Bearer {token(exp=odd)}",), "tallybook").until_us == (int(odd) + LEEWAY_SECONDS) * 1_000_000
 
 
-def test_whom_a_token_makes_somebody_is_known_with_its_end(authority, tmp_path):
+def test_a_principal_of_a_token_has_its_expiry(authority, tmp_path):
     authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
     rules = tmp_path / "b/access.toml"
     rules.write_text('[[principal]]\nname = "app"\nroles = ["reader"]\ntokens = ["app"]\ncertificates = ["x://y"]\n')
@@ -71,7 +71,7 @@ def test_whom_a_token_makes_somebody_is_known_with_its_end(authority, tmp_path):
     until_us = security.principal(Presented(authorization=(f"Bearer {made}",))).until_us
     left = until_us / 1e6 - LEEWAY_SECONDS - datetime.now(UTC).timestamp()
     assert 3_590 < left <= 3_600
-    assert security.principal(Presented((CertificateName.written("x://y"),))).until_us is None
+    assert security.principal(Presented((CertificateName.parse("x://y"),))).until_us is None
 
 
 def ago(**span: float) -> datetime:
@@ -89,17 +89,17 @@ def ago(**span: float) -> datetime:
         ("Bearer a.b.c", "malformed"),
         (f"Bearer {token(exp=ago(minutes=1))}", "expired"),
         (f"Bearer {token(exp=None)}", "lacks"),
-        (f"Bearer {token(aud=None)}", "lacks|others"),
+        (f"Bearer {token(aud=None)}", "lacks|audience"),
         (f"Bearer {token(sub=None)}", "lacks"),
         (f"Bearer {token(sub='')}", "subject"),
-        (f"Bearer {token(aud='other')}", "others"),
-        (f"Bearer {token(aud=['other'])}", "others"),
+        (f"Bearer {token(aud='other')}", "audience"),
+        (f"Bearer {token(aud=['other'])}", "audience"),
         (f"Bearer {token(nbf=ago(hours=-1))}", "not valid yet"),
         (f"Bearer {token(iat=ago(hours=-1))}", "not valid yet"),
-        (f"Bearer {token(exp='4000000000')}", "no number"),
-        (f"Bearer {token(exp=True)}", "expired|no number"),
-        (f"Bearer {token(nbf='1')}", "no number"),
-        (f"Bearer {token(iat='1')}", "no number|malformed"),
+        (f"Bearer {token(exp='4000000000')}", "not a number"),
+        (f"Bearer {token(exp=True)}", "expired|not a number"),
+        (f"Bearer {token(nbf='1')}", "not a number"),
+        (f"Bearer {token(iat='1')}", "not a number|malformed"),
         (f"Bearer {token(exp=float('inf'))}", "malformed"),
         (f"Bearer {token(exp=float('nan'))}", "malformed"),
         (f"Bearer {token(kid=None)}", "no key"),
@@ -111,7 +111,7 @@ def ago(**span: float) -> datetime:
         ("Bearer é", "ASCII"),
     ],
 )
-def test_whatever_is_wrong_with_a_token_it_does_not_count_and_is_not_repeated(header, why):
+def test_an_invalid_token_is_refused_and_not_repeated_in_the_error(header, why):
     with pytest.raises(Unauthenticated, match=why) as caught:
         subject(header)
     assert header.removeprefix("Bearer ").strip()[:40] not in str(caught.value) or len(header) < 10
@@ -124,7 +124,7 @@ def test_of_several_headers_none_counts():
 
 @cache
 def weak() -> rsa.RSAPrivateKey:
-    """A key of RSA that can be broken in the time that somebody has."""
+    """An RSA key that is short enough to be broken."""
     return rsa.generate_private_key(65537, 1024)
 
 
@@ -162,7 +162,7 @@ def test_a_token_of_each_algorithm_counts_and_one_signed_by_another_key_does_not
 
 
 def test_a_public_key_is_not_taken_for_a_shared_secret(authority, tmp_path):
-    """Whoever knows the key that checks must not be able to sign with it, by another algorithm."""
+    """The public key that verifies tokens must not be usable to sign some with another algorithm."""
     authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
     published = (tmp_path / "b/token-keys.json").read_bytes()
     public = json.loads(published)["keys"][0]
@@ -241,7 +241,7 @@ def test_keys_are_rotated_without_a_token_that_fails(authority, tmp_path):
     with pytest.raises(Unauthenticated, match="no key"):
         whose(old)
     with pytest.raises(AccessDenied):
-        whose(authority.token("somebody else", lifetime=timedelta(hours=1)))
+        whose(authority.token("another", lifetime=timedelta(hours=1)))
 
 
 def test_keys_that_are_made_at_once_are_all_kept(authority):
@@ -251,9 +251,9 @@ def test_keys_that_are_made_at_once_are_all_kept(authority):
     assert sorted(authority.token_keys()) == sorted([*before, *made])
 
 
-def test_a_certificate_and_a_token_at_once_are_nobody(authority, tmp_path):
+def test_a_certificate_and_a_token_at_once_are_refused(authority, tmp_path):
     authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
     security = open_security(str(tmp_path / "b"), serves=True)
     made = authority.token("app", lifetime=timedelta(hours=1))
     with pytest.raises(Unauthenticated, match="not both"):
-        security.principal(Presented((CertificateName.written("tallybook://admin/root"),), (f"Bearer {made}",)))
+        security.principal(Presented((CertificateName.parse("tallybook://admin/root"),), (f"Bearer {made}",)))

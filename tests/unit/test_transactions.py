@@ -1,8 +1,8 @@
-"""Transactions: all of their ledgers come into view at once, once, whatever fails on the way, and nothing is left."""
+"""Transactions: all ledgers become visible together, exactly once, after any failure, and nothing is left."""
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
     Conflict,
     DamagedFile,
@@ -21,13 +20,13 @@ from tallybook.core.errors import (
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.commits import abandon, commit, discard, note_attempt
-from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.sink_record import Committed
 from tallybook.metadata.store import MetadataStore, Ok
-from tallybook.metadata.transactions import (
+from tallybook.metadata.transactions.commit import abandon, commit, discard, record_attempt, was_committed
+from tallybook.metadata.transactions.model import (
     EVERYTHING,
     Transaction,
     View,
@@ -37,9 +36,10 @@ from tallybook.metadata.transactions import (
     settled,
     transaction_of,
 )
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
 
 SINK = "sales"
 GIVES_UP = (MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable)
@@ -105,7 +105,7 @@ class Stage:
         return store, LedgerUpdater(store, FreeClock(), SeededRng(2))
 
     async def attempt(self, number: int, count: int = 2, *, sink: str = SINK, note: bool = True) -> list[int]:
-        """What the tasks of an attempt leave: closed ledgers, pending, and word of them."""
+        """The results of the tasks of an attempt: closed ledgers, pending, with their record."""
         transaction, found = Transaction(sink, number), []
         for _ in range(count):
             metadata = LedgerMetadata(
@@ -115,7 +115,7 @@ class Stage:
             self.next_id += 1
             await self.store.create_ledger(metadata)
             if note:
-                await note_attempt(self.store, transaction, metadata.ledger_id)
+                await record_attempt(self.store, transaction, metadata.ledger_id)
             found.append(metadata.ledger_id)
         return found
 
@@ -124,6 +124,14 @@ class Stage:
         done = await commit(store, updater, Transaction(SINK, number), ledger_ids)
         await store.land_late_writes()
         return done
+
+    async def ended(self, number: int, ledger_ids: Iterable[int], faults: Any) -> bool:
+        """Commit; whether it came to its end."""
+        try:
+            await self.commit(number, ledger_ids, faults)
+        except (*GIVES_UP, StoppedError):
+            return False
+        return True
 
     async def abandon(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> None:
         store, updater = self.through(faults or Script([]))
@@ -145,7 +153,7 @@ class Stage:
         assert isinstance(await self.store.write_record(name, value, record.version if record else None), Ok)
 
     async def is_clean(self) -> bool:
-        """Whether nothing is there that is not in view, and nothing waits to be deleted."""
+        """Whether all existing ledgers are visible, and none waits for deletion."""
         found = await self.ledgers()
         return sorted(found) == await self.visible() and not await self.attempts()
 
@@ -168,33 +176,17 @@ async def test_ledgers_of_a_transaction_come_into_view_together_and_are_pending_
     assert await stage.is_clean()
 
 
-async def test_a_commit_that_is_repeated_changes_nothing() -> None:
+async def test_a_commit_that_is_repeated_changes_nothing_and_a_second_attempt_is_deleted() -> None:
     stage = Stage()
-    ledgers = await stage.attempt(3)
-    assert await stage.commit(3, ledgers)
-    before = {name: (stored.value, stored.version) for name, stored in stage.shared.records.items()}
-    assert await stage.commit(3, reversed(ledgers)) is True, "it was this one that did it"
-    assert {name: (stored.value, stored.version) for name, stored in stage.shared.records.items()} == before
-    assert await stage.visible() == ledgers
-
-
-async def test_a_second_attempt_at_what_is_committed_is_deleted_and_the_first_one_stays() -> None:
-    stage = Stage()
-    first = await stage.attempt(0)
-    assert await stage.commit(0, first)
-    second = await stage.attempt(0)
-    assert await stage.commit(0, second) is False
-    assert await stage.visible() == first
-    assert await stage.is_clean()
-
-
-async def test_what_failed_and_repeated_tasks_left_behind_goes_with_the_commit() -> None:
-    stage = Stage()
-    failed, good = await stage.attempt(0), await stage.attempt(0)
-    assert await stage.commit(0, good)
-    assert await stage.visible() == good
+    failed, first = await stage.attempt(3), await stage.attempt(3)
+    assert await stage.commit(3, first)
     with pytest.raises(NoSuchLedger):
         await stage.store.read_ledger(failed[0])
+    before = {name: (stored.value, stored.version) for name, stored in stage.shared.records.items()}
+    assert await stage.commit(3, reversed(first)) is True, "it was this one that did it"
+    assert {name: (stored.value, stored.version) for name, stored in stage.shared.records.items()} == before
+    assert await stage.commit(3, await stage.attempt(3)) is False
+    assert await stage.visible() == first
     assert await stage.is_clean()
 
 
@@ -218,32 +210,25 @@ async def test_a_ledger_of_another_transaction_is_neither_committed_nor_deleted(
     with pytest.raises(Conflict, match=f"ledger {other} was not written by it"):
         await commit(store, updater, transaction, [*mine, other])
     assert await stage.visible() == []
-    await note_attempt(store, transaction, other)  # which a store that was restored may have under another ledger's id
+    await record_attempt(
+        store, transaction, other
+    )  # which a store that was restored may have under another ledger's id
     await commit(store, updater, transaction, mine)
     await abandon(store, updater, Transaction(SINK, 1), [other])
     assert sorted(await stage.ledgers()) == [other, *mine]
     assert await stage.visible() == mine
 
 
-async def test_an_older_transaction_is_not_committed_any_more() -> None:
+async def test_a_late_commit_is_recognized_as_its_own_and_another_attempt_at_an_older_number_is_deleted() -> None:
     stage = Stage()
-    old, new = await stage.attempt(4), await stage.attempt(5)
-    assert await stage.commit(5, new)
-    assert await stage.commit(4, old) is False
-    late = await stage.attempt(4)
-    assert await stage.commit(4, late) is False
-    assert await stage.visible() == new
-    assert await stage.is_clean()
-
-
-async def test_who_hears_of_his_commit_only_after_the_next_one_hears_that_it_was_his() -> None:
-    stage = Stage()
-    first, stray, second = await stage.attempt(0), await stage.attempt(0), await stage.attempt(1)
+    first, stray, second = await stage.attempt(0), await stage.attempt(0), await stage.attempt(5)
     assert await stage.commit(0, first)
-    assert await stage.commit(1, second)
-    assert await stage.commit(0, first) is True
-    assert await stage.commit(0, stray) is False
+    assert await stage.commit(5, second)
+    assert await stage.commit(0, first) is True, "its answer came after the next one"
+    for late in ((0, stray), (4, await stage.attempt(4))):
+        assert await stage.commit(*late) is False
     assert await stage.visible() == first + second
+    assert await stage.is_clean()
 
 
 async def test_transactions_without_ledgers_count_and_numbers_may_be_left_out() -> None:
@@ -267,16 +252,43 @@ async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
     assert await stage.commit(1, await stage.attempt(1))
 
 
-async def test_word_of_an_attempt_is_left_whatever_becomes_of_the_answer() -> None:
+@pytest.mark.parametrize("number", [0, 4, 5])
+async def test_a_sink_belongs_to_its_first_writer(number: int) -> None:
+    stage = Stage()
+    store, updater = stage.through(Script([]))
+    assert await commit(store, updater, Transaction(SINK, 4, "query"), await stage.attempt(4, 1, note=False))
+    before = await stage.visible()
+    theirs, attempt = Transaction(SINK, number, "another"), await stage.attempt(number, 1, note=False)
+    with pytest.raises(Conflict, match="belongs to another writer"):
+        await commit(store, updater, theirs, attempt)
+    await abandon(store, updater, theirs, attempt)
+    assert await stage.visible() == before
+    assert await commit(store, updater, Transaction(SINK, 5, "query"), await stage.attempt(5, 1, note=False))
+    last = await last_committed(stage.store, SINK)
+    assert last is not None
+    assert (last.number, last.owner, len(await stage.visible())) == (5, "query", 2)
+
+
+async def test_an_old_transaction_that_was_committed_is_told_from_one_that_never_was() -> None:
+    stage = Stage()
+    for number in (3, 7):
+        assert await stage.commit(number, await stage.attempt(number))
+    for number in (3, 5):
+        assert await stage.commit(number, await stage.attempt(number)) is False
+    asked = [Transaction(SINK, 3), Transaction(SINK, 5), Transaction("weekly", 3)]
+    assert [await was_committed(stage.store, each) for each in asked] == [True, False, False]
+
+
+async def test_the_record_of_an_attempt_is_written_even_if_its_answer_is_lost() -> None:
     for fault in (Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE):
         stage = Stage()
         store, _ = stage.through(Script([("write_record", fault)] * 2))
-        await note_attempt(store, Transaction(SINK, 3), 17)
-        await note_attempt(store, Transaction(SINK, 3), 17)
+        await record_attempt(store, Transaction(SINK, 3), 17)
+        await record_attempt(store, Transaction(SINK, 3), 17)
         assert await stage.attempts() == ("sink-attempts/sales/3-17",)
     store, _ = stage.through(Script([("write_record", Fault.UNKNOWN_LOST)] * 100))
     with pytest.raises(MetadataOutcomeUnknown):
-        await note_attempt(store, Transaction(SINK, 3), 18)
+        await record_attempt(store, Transaction(SINK, 3), 18)
 
 
 # --- views ------------------------------------------------------------------------------------------------------------
@@ -291,17 +303,17 @@ def test_a_view_sees_what_is_not_marked_and_what_is_committed() -> None:
     view = View({SINK: Committed(5, (1, 2))})
     for seen, metadata in [
         (True, marked(None)),
-        (True, marked(None, pending=True)),  # nobody's mark but the user's own
+        (True, marked(None, pending=True)),  # not a mark of a transaction, but the user's own
         (True, marked(b"no mark")),
         (True, marked(b"/5")),
         (True, marked(b"sales/4")),
         (False, marked(b"sales/4", pending=True)),
         (True, marked(b"sales/5")),
-        (True, marked(b"sales/5", pending=True)),  # committed, and not settled yet
+        (True, marked(b"sales/5", pending=True)),  # committed, and still marked as pending
         (False, marked(b"sales/5", ledger_id=3)),
         (False, marked(b"sales/5", pending=True, ledger_id=3)),
         (False, marked(b"sales/6", pending=True)),
-        (False, marked(b"sales/6")),  # committed and settled after this view
+        (False, marked(b"sales/6")),  # committed, and unmarked after this view
         (False, marked(b"sale/0")),
         (False, marked(b"sale/0", pending=True)),
     ]:
@@ -318,26 +330,18 @@ def test_a_ledger_that_is_settled_keeps_its_mark_and_all_else() -> None:
 
 async def test_a_view_from_before_the_commit_sees_none_of_it_and_one_from_after_it_all_at_every_moment() -> None:
     """The commit ends, or pauses, before each of its operations in turn."""
-    at = 0
-    while True:
+    at, stopped = 0, True
+    while stopped:
         stage = Stage()
         old = await stage.attempt(0)
         assert await stage.commit(0, old)
         before = await read_view(stage.store)
         new = await stage.attempt(1, 3)
-        faults = StopsAt(at)
-        stopped = True
-        try:
-            await stage.commit(1, new, faults)
-            stopped = False
-        except StoppedError:
-            pass
+        stopped = not await stage.ended(1, new, StopsAt(at))
         assert await stage.visible(before) == old
         assert await stage.visible() in (old, old + new)
         last = await last_committed(stage.store, SINK)
         assert (await stage.visible() == old + new) is (last == Committed(1, tuple(new)))
-        if not stopped:
-            break
         at += 1
     assert at > 10, "reads, writes, settling and sweeping were all interrupted"
 
@@ -370,7 +374,7 @@ async def test_a_listing_of_sinks_that_is_cut_off_is_never_taken_for_all_of_them
         b'{"format": 1, "last": -2, "ledgers": []}', b'{"format": 1, "last": true, "ledgers": []}',
     ],
 )  # fmt: skip
-async def test_a_damaged_record_is_told_and_neither_believed_nor_overwritten(value: bytes) -> None:
+async def test_a_damaged_record_is_reported_and_neither_believed_nor_overwritten(value: bytes) -> None:
     stage = Stage()
     await stage.put("sinks/sales", value)
     ledgers = await stage.attempt(2)
@@ -398,7 +402,7 @@ FAULTS = (Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UN
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_whatever_call_fails_the_same_commit_settles_it_with_one_set_of_ledgers(fault: Fault) -> None:
+async def test_after_any_failed_call_the_same_commit_settles_it_with_one_set_of_ledgers(fault: Fault) -> None:
     at = 0
     while True:
         stage = Stage()
@@ -420,9 +424,8 @@ async def test_whatever_call_fails_the_same_commit_settles_it_with_one_set_of_le
     assert at > 15
 
 
-@pytest.mark.parametrize("stops", [False, True])
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_whatever_call_fails_other_tasks_may_run_for_the_next_commit(fault: Fault, stops: bool) -> None:
+@pytest.mark.parametrize("fault", [*FAULTS, None], ids=lambda fault: fault.name if fault else "stops")
+async def test_after_any_failed_call_other_tasks_may_run_for_the_next_commit(fault: Fault | None) -> None:
     """Spark runs the micro-batch again, and its tasks write other ledgers: one set of the two counts."""
     at = 0
     while True:
@@ -430,43 +433,31 @@ async def test_whatever_call_fails_other_tasks_may_run_for_the_next_commit(fault
         old = await stage.attempt(0)
         assert await stage.commit(0, old)
         first = await stage.attempt(1)
-        faults: Any = StopsAt(at) if stops else FailsAt(at, fault)
-        ended = False
-        try:
-            await stage.commit(1, first, faults)
-            ended = True
-        except (*GIVES_UP, StoppedError):
-            pass
+        faults: Any = FailsAt(at, fault) if fault else StopsAt(at)
+        ended = await stage.ended(1, first, faults)
         second = await stage.attempt(1)
         done = await stage.commit(1, second)
         assert await stage.visible() == old + (second if done else first), at
         assert not (ended and done)
         assert await stage.is_clean()
         at += 1
-        if ended and at > (faults.count if stops else len(faults.seen)):
+        if ended and at > (len(faults.seen) if fault else faults.count):
             break
 
 
 async def test_ledgers_whose_committer_stopped_half_way_survive_the_next_transaction() -> None:
     """Between its compare-and-set and the end of settling they are pending, as what is to be swept away is."""
-    at = 0
-    while True:
+    at, stopped = 0, True
+    while stopped:
         stage = Stage()
         stray, first = await stage.attempt(0), await stage.attempt(0)
-        stopped = True
-        try:
-            await stage.commit(0, first, StopsAt(at))
-            stopped = False
-        except StoppedError:
-            pass
+        stopped = not await stage.ended(0, first, StopsAt(at))
         committed = await last_committed(stage.store, SINK) is not None
         second = await stage.attempt(1)
         assert await stage.commit(1, second)
         assert await stage.visible() == (first if committed else []) + second, at
         assert not set(stray) & set(await stage.ledgers())
         assert await stage.is_clean()
-        if not stopped:
-            break
         at += 1
     assert at > 10
 
@@ -488,7 +479,7 @@ async def goes_on_after_others(at: int) -> bool:
             others.extend(await stage.attempt(3))
         return found
 
-    store._begin = paused  # type: ignore[method-assign]
+    store._begin = paused
     done = await commit(store, updater, Transaction(SINK, 0), first)
     assert await stage.visible() == (first if done else []) + others[:4], at
     assert set(others) <= set(await stage.ledgers())
@@ -504,9 +495,7 @@ async def test_a_committer_that_goes_on_after_others_have_committed_deletes_noth
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=15)
-def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(
-    run: Callable[[Coroutine[Any, Any, Any]], Any], seed: int
-) -> None:
+def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(run, seed):
     async def play() -> None:
         stage, rng = Stage(), SeededRng(seed)
         rates = {Fault.UNKNOWN_APPLIED: 0.1, Fault.UNKNOWN_LOST: 0.1, Fault.UNKNOWN_LATE: 0.1, Fault.UNAVAILABLE: 0.02}
@@ -539,19 +528,8 @@ def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(
 # --- giving up --------------------------------------------------------------------------------------------------------
 
 
-async def test_an_attempt_that_is_given_up_leaves_nothing_and_may_be_made_again() -> None:
-    stage = Stage()
-    first = await stage.attempt(0)
-    await stage.abandon(0, first)
-    assert await stage.ledgers() == {}
-    second = await stage.attempt(0)
-    assert await stage.commit(0, second) is True
-    assert await stage.visible() == second
-    assert await stage.is_clean()
-
-
-async def test_what_is_committed_after_all_is_not_deleted_by_who_gives_up() -> None:
-    """Spark gives a write up whose commit failed: it does not know that the commit took place."""
+async def test_a_late_commit_is_not_deleted_by_the_process_that_gave_up() -> None:
+    """Spark abandons a write whose commit failed: it does not know that the commit took place."""
     for fault in (Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LATE, None):
         at = 0
         while True:

@@ -1,4 +1,4 @@
-"""Batches that nobody repeats: their record goes, and still no reader ever sees half of one, or loses sight of it."""
+"""Batches that are never repeated: their record is deleted, and no reader ever sees half of one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,15 +8,15 @@ import pytest
 
 from tallybook.core.errors import DamagedFile, InvalidArgument
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.commits import commit, forget, note_attempt
-from tallybook.metadata.faulty import FaultyStore, Script
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.sink_record import MAX_LEDGERS, Committed, SinkRecord, attempt_of, check_fits
-from tallybook.metadata.transactions import Transaction, View, read_view
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.transactions.commit import commit, forget, record_attempt
+from tallybook.metadata.transactions.model import Transaction, View, read_view
+from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, SinkRecord, attempt_of, check_fits
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
 
 ONCE = Transaction.once("8d0c-11")
 
@@ -40,7 +40,7 @@ class Counting(FaultyStore):
 
 
 class Stage:
-    """Two ledgers of one batch, and who brings them into view and forgets the batch, step by step."""
+    """Two ledgers of one batch, and the process that commits and forgets the batch, step by step."""
 
     def __init__(self) -> None:
         self.shared = MemoryMetadata(SeededRng(1))
@@ -54,10 +54,10 @@ class Stage:
                     state=LedgerState.CLOSED, last_entry_id=9, length=90,
                 )
             )  # fmt: skip
-            await note_attempt(self.store, ONCE, ledger_id)
+            await record_attempt(self.store, ONCE, ledger_id)
 
     async def commit_and_forget(self, stops_at: int) -> bool:
-        """Whether it came to its end before that call."""
+        """Whether it ended before that call."""
 
         async def stop() -> None:
             raise StoppedError
@@ -105,7 +105,7 @@ async def look(before: int, paused: int, meanwhile: int) -> tuple[bool, bool]:
     return reader.at == 1_000, ended[0]
 
 
-async def test_a_reader_sees_all_or_nothing_whatever_happens_between_the_steps_of_its_view() -> None:
+async def test_a_reader_sees_all_or_nothing_with_any_event_between_the_steps_of_its_view() -> None:
     looks = 0
     for before in range(0, 36, 3):
         for paused in range(6):
@@ -132,7 +132,7 @@ async def test_records_are_read_side_by_side() -> None:
         under_way -= 1
         return await read(name, linearizable=linearizable)
 
-    stage.store.read_record = slow  # type: ignore[method-assign]
+    stage.store.read_record = slow
     view = await read_view(stage.store)
     assert [view.committed[f"s{number}"].number for number in range(100)] == list(range(100))
     assert most == 32
@@ -150,14 +150,14 @@ def test_as_many_ledgers_as_are_allowed_fit_a_record_and_more_are_refused() -> N
             check_fits(Committed(1, tuple(far)))
 
 
-def test_records_of_format_1_are_understood_and_damaged_ones_told() -> None:
+def test_records_of_format_1_are_decoded_and_damaged_ones_reported() -> None:
     assert SinkRecord.decode("x", b'{"format":1,"last":3,"ledgers":[4,9]}').last == Committed(3, (4, 9))
     for wrong in (b'"since":-1', b'"since":1.5', b'"given_up":[-1]', b'"given_up":{}', b'"given_up":[3,-9]'):
         with pytest.raises(DamagedFile):
             SinkRecord.decode("x", b'{"format":2,"last":3,"ledgers":[4,9],%s}' % wrong)
 
 
-def test_names_of_attempts_are_told_apart() -> None:
+def test_names_of_attempts_are_distinguished() -> None:
     assert attempt_of("sink-attempts/once/3-17") == (3, 17)
     assert attempt_of("sink-attempts-once/8d0c-11-17") == (0, 17)
     for name in ("sink-attempts/x/3", "sink-attempts/x/y-3", "sink-attempts-once/8d0c"):

@@ -1,40 +1,41 @@
-"""A page of a listing that was cut off, or repeats what was listed: an error for all who list, never the end."""
+"""A page of a listing that is truncated or repeats earlier items: an error for all callers, never the end."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
 
-from tallybook.bookie.limbo_count import named_ledgers
+from tallybook.bookie.recovery.limbo_count import named_ledgers
 from tallybook.core.answers import DamagedBatch, HeldLedger, HeldLedgers
 from tallybook.core.errors import MetadataUnavailable, ProtocolViolation
-from tallybook.metadata.bookie_modes import wanted_modes
-from tallybook.metadata.commits import was_committed
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.records.bookie_modes import requested_modes
+from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import LedgerPage, MetadataStore, RecordPage
-from tallybook.metadata.transactions import Transaction, names
+from tallybook.metadata.transactions.commit import was_committed
+from tallybook.metadata.transactions.model import Transaction
 from tallybook.repair.tasks import TaskBoard
-from tallybook.runtime.deterministic import World, run_seed
-from tallybook.runtime.grpc_inspection import DamagedAnswer
-from tallybook.runtime.pace import Pace
-from tallybook.runtime.transport import Lane
-from tallybook.stream.later_segments import LaterSegments
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
+from tallybook.sim.deterministic import World
+from tallybook.stream.restore.later_segments import LaterSegments
+from tallybook.wire.inspection import DamagedAnswer
+from tallybook.wire.lanes import Lane
 
-from .test_wire_client import Scripted, scripted
+from ..simulated import simulated
+from .test_wire_client import scripted
 
 
 async def all_names(store: MetadataStore, world: World) -> None:
-    [name async for name in names(store, "sinks/")]
+    [name async for name in record_names(store, "sinks/")]
 
 
 async def all_named(store: MetadataStore, world: World) -> None:
-    [ledger_id async for ledger_id in named_ledgers(store, "b1", 9, Pace(world.clock, 0))]
+    [ledger_id async for ledger_id in named_ledgers(store, "b1", 9, RateLimiter(world.clock, 0))]
 
 
 async def all_modes(store: MetadataStore, world: World) -> None:
-    await wanted_modes(store)
+    await requested_modes(store)
 
 
 async def all_committed(store: MetadataStore, world: World) -> None:
@@ -46,7 +47,7 @@ async def all_tasks(store: MetadataStore, world: World) -> None:
 
 
 async def any_task(store: MetadataStore, world: World) -> None:
-    await TaskBoard(store, world.clock, world.rng, lease_s=10).take()
+    await TaskBoard(store, world.clock, world.rng, lease_s=10).claim()
 
 
 async def all_segments(store: MetadataStore, world: World) -> None:
@@ -57,24 +58,20 @@ LISTERS: Final = (all_names, all_named, all_modes, all_committed, all_tasks, any
 
 
 @pytest.mark.parametrize("list_all", LISTERS)
-def test_who_lists_does_not_take_a_page_that_was_cut_off_for_the_end(
-    list_all: Callable[[MetadataStore, World], Awaitable[None]],
-) -> None:
-    async def scenario(world: World) -> None:
-        store = MemoryMetadata(world.rng).client().store
+@simulated
+async def test_a_truncated_page_is_not_taken_for_the_end_of_a_listing(world, list_all):
+    store = MemoryMetadata(world.rng).client().store
+    await list_all(store, world)
+
+    async def no_ledgers(after: int = -1, limit: int = 1000) -> LedgerPage:
+        return LedgerPage((), complete=False)
+
+    async def no_records(prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        return RecordPage((), complete=False)
+
+    store.list_ledgers, store.list_records = no_ledgers, no_records
+    with pytest.raises(MetadataUnavailable, match="cut off"):
         await list_all(store, world)
-
-        async def no_ledgers(after: int = -1, limit: int = 1000) -> LedgerPage:
-            return LedgerPage((), complete=False)
-
-        async def no_records(prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
-            return RecordPage((), complete=False)
-
-        store.list_ledgers, store.list_records = no_ledgers, no_records  # type: ignore[method-assign]
-        with pytest.raises(MetadataUnavailable, match="cut off"):
-            await list_all(store, world)
-
-    run_seed(1, scenario)
 
 
 def test_a_listing_goes_on_behind_its_last_item_unless_it_was_all() -> None:
@@ -88,15 +85,11 @@ def test_a_listing_goes_on_behind_its_last_item_unless_it_was_all() -> None:
 
 @pytest.mark.parametrize("found", [(6, 7), (7,), (8, 8), (9, 8)], ids=["before", "the same", "twice", "not in order"])
 @scripted
-async def test_a_page_of_a_bookie_that_does_not_go_on_behind_the_one_before_is_a_violation(
-    bookie: Scripted, found: tuple[int, ...]
-) -> None:
-    connection = await bookie.open()
+async def test_a_page_of_a_bookie_that_does_not_go_on_behind_the_one_before_is_a_violation(bookie, connection, found):
     held = HeldLedgers(tuple(HeldLedger(each, fenced=False, limbo=False) for each in found), complete=False)
     damaged = DamagedAnswer(tuple(DamagedBatch(1, each, each) for each in found))
     for question, answer in ((connection.held_ledgers(7, 10), held), (connection.damaged((1, 7), 10), damaged)):
         call = bookie.call(question)
         await bookie.reply(Lane.CONTROL, (await bookie.asked(Lane.CONTROL)).request_id, answer)
-        with pytest.raises(ProtocolViolation, match="behind"):
+        with pytest.raises(ProtocolViolation, match="the request was after"):
             await call
-    await connection.close()

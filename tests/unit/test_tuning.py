@@ -1,4 +1,4 @@
-"""What a process is tuned to, seen from outside: page faults, scheduling policy. Each in a process of its own."""
+"""Tuning of a process, measured from outside: page faults and scheduling policy, each in a separate process."""
 
 import os
 import platform
@@ -7,6 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+
+DEADLINE_SECONDS = 240
+
+
+def output_of(program: str, *arguments: object, check: bool = True, env: dict[str, str] | None = None) -> str:
+    """What a Python program prints, in a process of its own."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=check, timeout=DEADLINE_SECONDS, env=env
+    ).stdout
+
 
 PROGRAM = """
 import resource, threading
@@ -33,9 +44,9 @@ for work in (churn, churn_in_a_thread):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to keep memory")
 def test_messages_are_made_of_memory_that_was_freed_before_not_of_fresh_pages():
-    output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
+    output = output_of(PROGRAM)
     pages_of_all_messages = 200 * 1_500_000 // 4096
-    for faults in map(int, output.stdout.split()):
+    for faults in map(int, output.split()):
         assert faults < pages_of_all_messages / 10
 
 
@@ -54,8 +65,7 @@ print(taken, next(name for name in ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE") 
 
 
 def turns_taken_from(policy: str) -> str:
-    command = [sys.executable, "-c", TURNS, policy]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return output_of(TURNS, policy).strip()
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies")
@@ -75,7 +85,7 @@ class WhenLoaded:
             sys.meta_path.remove(self)
 
 sys.meta_path.insert(0, WhenLoaded())
-import tallybook.bookie.server
+import tallybook.bookie.process.server
 from tallybook.cli.running import run
 
 async def command():
@@ -87,10 +97,8 @@ run(command())
 
 def test_commands_run_tuned_and_grpc_is_loaded_with_its_settings():
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
-    output = subprocess.run(
-        [sys.executable, "-c", RUNNING], capture_output=True, text=True, check=True, timeout=60, env=kept
-    )
-    assert output.stdout.split() == ["-event_engine_client,-event_engine_listener", "True"]
+    output = output_of(RUNNING, env=kept)
+    assert output.split() == ["-event_engine_client,-event_engine_listener", "True"]
 
 
 ASIDE = """
@@ -112,9 +120,9 @@ asyncio.run(main())
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has priorities of single threads")
 def test_threads_in_the_background_let_others_go_first_and_only_they_do():
-    output = subprocess.run([sys.executable, "-c", ASIDE], capture_output=True, text=True, check=True, timeout=60)
+    output = output_of(ASIDE)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    assert output.stdout.split() == [str(max(usual, 10)), str(usual), str(usual)]
+    assert output.split() == [str(max(usual, 10)), str(usual), str(usual)]
 
 
 SETTLED = """
@@ -128,8 +136,8 @@ print(sum(len(gc.get_objects(generation)) for generation in range(3)), *gc.get_t
 
 
 def test_the_collector_of_garbage_does_not_look_again_at_what_was_there_and_looks_less_often():
-    output = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, check=True, timeout=60)
-    looked_at, first, *_ = map(int, output.stdout.split())
+    output = output_of(SETTLED)
+    looked_at, first, *_ = map(int, output.split())
     assert looked_at < 1_000
     assert first > 700
 
@@ -153,15 +161,15 @@ print(held())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to keep memory")
-def test_memory_that_was_freed_and_kept_goes_back_to_the_system_when_it_is_told_so():
-    output = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True, timeout=60)
-    kept, left = map(int, output.stdout.split())
+def test_freed_memory_is_returned_to_the_system_by_a_trim():
+    output = output_of(GIVEN_BACK)
+    kept, left = map(int, output.split())
     assert kept - left > 40_000_000
 
 
 LASTING = """
 import asyncio, gc, sys
-from tallybook.archive.memory import give_back_memory
+from tallybook.archive.memory import release_memory
 from tallybook.cli.__main__ import main
 from tallybook.metadata.uri import open_metadata
 from tallybook.offload.service import OffloadService
@@ -174,7 +182,7 @@ async def make(uri):
 
 async def work(service, *_):
     print("settled:", gc.get_freeze_count() > 0)
-    print("gives back:", vars(service).get("_give_back") is give_back_memory)
+    print("gives back:", vars(service).get("_give_back") is release_memory)
 
 OffloadService.run = RepairService.serve = work
 asyncio.run(make(sys.argv[sys.argv.index("--metadata") + 1]))
@@ -189,13 +197,7 @@ def test_what_works_until_it_is_told_to_stop_settles_its_memory_and_gives_back_w
 ):
     options = ["--metadata", f"sqlite://{tmp_path}/metadata.db"]
     options += ["--archive", f"file://{tmp_path}"] if command == "offload" else []
-    output = subprocess.run(
-        [sys.executable, "-c", LASTING, command, "run", *options],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    output = output_of(LASTING, command, "run", *options, check=False)
     archiving = command == "offload"
     told = ["at first: False", "settled: True", f"gives back: {archiving}"]
-    assert output.stdout.splitlines()[:3] == told, output.stderr
+    assert output.splitlines()[:3] == told

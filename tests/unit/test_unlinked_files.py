@@ -1,11 +1,11 @@
-"""Files of a simulated disk that are removed while somebody has them open take room until they are cut, or closed."""
+"""Removed but open files of a simulated disk take space until they are truncated or closed."""
 
 from tallybook.core.limits import SECTOR_BYTES
 
 from .test_deterministic_disk import fresh
 
 
-async def test_the_room_of_a_file_without_a_name_comes_back_as_it_is_cut_and_when_it_is_closed() -> None:
+async def test_the_space_of_a_removed_file_is_freed_as_it_is_truncated_and_when_it_is_closed() -> None:
     disk = await fresh("f", capacity_bytes=3 * SECTOR_BYTES)
     file = await disk.open("/d/f")
     await file.write(0, [b"a" * 3 * SECTOR_BYTES])
@@ -19,7 +19,7 @@ async def test_the_room_of_a_file_without_a_name_comes_back_as_it_is_cut_and_whe
     assert disk.free_bytes() == 3 * SECTOR_BYTES
 
 
-async def test_it_is_told_that_a_file_without_a_name_is_being_cut() -> None:
+async def test_the_truncation_of_a_removed_file_is_reported() -> None:
     disk = await fresh("f")
     file = await disk.open("/d/f")
     await file.write(0, [b"a" * 3 * SECTOR_BYTES])

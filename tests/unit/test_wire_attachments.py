@@ -1,16 +1,17 @@
-"""What an Add stream sends of many ledgers: attachments, shared messages, and from when on an ack is owed."""
+"""Add streams with many ledgers: attachments, shared messages, and from when acks are due."""
+
+import pytest
 
 from tallybook.core.answers import AddAnswer
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import FORMERLY_ATTACHED_LEDGERS, MAX_ADD_COST_BYTES, MAX_ATTACHES, add_cost_bytes
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import FORMERLY_ATTACHED_LEDGERS, MAX_ADD_COST_BYTES, MAX_ATTACHES, add_cost_bytes
+from tallybook.wire.lanes import Lane
 
 from .test_wire_client import WELCOME, Answers, batch, scripted
 
 
 @scripted
-async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_another_key(bookie):
-    connection = await bookie.open()
+async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_another_key(bookie, connection):
     attached = []
     for first, (ledger_id, key) in enumerate([(1, b"a"), (1, b"a"), (2, b"b"), (1, b"a"), (1, b"c"), (1, b"a")]):
         connection.add(batch(first, ledger_id=ledger_id), key, Answers())
@@ -20,22 +21,10 @@ async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_anothe
     assert attached == [
         wire.Attach(1, b"a"), None, wire.Attach(2, b"b"), None, wire.Attach(1, b"c"), wire.Attach(1, b"a")
     ]  # fmt: skip
-    await connection.close()
 
 
 @scripted
-async def test_an_attachment_never_shares_a_message_with_an_earlier_batch(bookie):
-    connection = await bookie.open()
-    for first, key in enumerate((b"a", b"b", b"a")):
-        connection.add(batch(first), key, Answers())
-    seen = [await bookie.adds() for _ in range(3)]
-    assert seen == [(wire.Attach(1, key), [batch(first)]) for first, key in enumerate((b"a", b"b", b"a"))]
-    await connection.close()
-
-
-@scripted
-async def test_a_ledger_that_a_bookie_of_before_has_forgotten_is_attached_again(bookie):
-    connection = await bookie.open()
+async def test_a_ledger_that_a_bookie_of_before_has_forgotten_is_attached_again(bookie, connection):
     for ledger_id in (*range(FORMERLY_ATTACHED_LEDGERS + 1), 1, 0):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
     attached = []
@@ -47,13 +36,10 @@ async def test_a_ledger_that_a_bookie_of_before_has_forgotten_is_attached_again(
     if last[0] is None:
         last = await bookie.adds()
     assert last == (wire.Attach(0, b"k"), [batch(0, ledger_id=0)])
-    await connection.close()
 
 
-@scripted
-async def test_batches_of_many_ledgers_share_a_message_with_their_attachments(bookie):
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=10_000)
-    connection = await bookie.open()
+@scripted(max_attached=10_000)
+async def test_batches_of_many_ledgers_share_a_message_with_their_attachments(bookie, connection):
     for ledger_id in range(3 * MAX_ATTACHES):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
     messages = [wire.decode_adds(await bookie.heard[Lane.ADD].get()) for _ in range(3)]
@@ -63,12 +49,12 @@ async def test_batches_of_many_ledgers_share_a_message_with_their_attachments(bo
         connection.add(batch(1, ledger_id=ledger_id), b"k", Answers())
     again = wire.decode_adds(await bookie.heard[Lane.ADD].get())
     assert (len(again.attaches), len(again.batches)) == (0, 3 * MAX_ATTACHES), "all are remembered"
-    await connection.close()
 
 
+@pytest.mark.parametrize("max_attached", [0, 10_000])
 @scripted
-async def test_a_ledger_with_another_key_does_not_join_the_message_of_its_earlier_batch(bookie):
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=10_000)
+async def test_a_ledger_with_another_key_does_not_join_the_message_of_its_earlier_batch(bookie, max_attached):
+    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=max_attached)
     connection = await bookie.open()
     for first, key in enumerate((b"a", b"b", b"a")):
         connection.add(batch(first), key, Answers())
@@ -77,21 +63,16 @@ async def test_a_ledger_with_another_key_does_not_join_the_message_of_its_earlie
     await connection.close()
 
 
-@scripted
-async def test_an_attachment_that_would_have_the_bookie_forget_a_ledger_of_the_same_message_waits(bookie):
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=2)
-    connection = await bookie.open()
+@scripted(max_attached=2)
+async def test_an_attachment_that_would_have_the_bookie_forget_a_ledger_of_the_same_message_waits(bookie, connection):
     for ledger_id in (1, 2, 3):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
     first, second = [wire.decode_adds(await bookie.heard[Lane.ADD].get()) for _ in range(2)]
     assert [[each.ledger_id for each in message.attaches] for message in (first, second)] == [[1, 2], [3]]
-    await connection.close()
 
 
-@scripted
-async def test_a_ledger_that_is_over_is_detached_and_attached_again_where_it_is_added_to_after_all(bookie):
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=10_000)
-    connection = await bookie.open()
+@scripted(max_attached=10_000)
+async def test_a_ledger_that_is_over_is_detached_and_attached_again_where_it_is_added_to_after_all(bookie, connection):
     for ledger_id in (1, 2):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
     await bookie.adds()
@@ -102,11 +83,10 @@ async def test_a_ledger_that_is_over_is_detached_and_attached_again_where_it_is_
     connection.add(batch(1, ledger_id=1), b"k", Answers())
     again = wire.decode_adds(await bookie.heard[Lane.ADD].get())
     assert ([each.ledger_id for each in again.attaches], len(again.batches)) == ([1], 2)
-    await connection.close()
 
 
 @scripted
-async def test_a_batch_that_is_withdrawn_before_it_is_sent_never_leaves_and_is_not_told(bookie):
+async def test_a_batch_that_is_withdrawn_before_it_is_sent_never_leaves_and_is_not_reported(bookie):
     cost = add_cost_bytes(len(batch(0)))
     bookie.welcomes[Lane.ADD] = WELCOME._replace(credit_bytes=MAX_ADD_COST_BYTES)
     connection = await bookie.open()
@@ -126,11 +106,9 @@ async def test_a_batch_that_is_withdrawn_before_it_is_sent_never_leaves_and_is_n
     assert full not in [answer.first_entry_id for answer in answers]
 
 
-@scripted
-async def test_an_ack_is_owed_from_when_the_bookie_passed_the_batch_over_or_fell_silent(bookie):
+@scripted(credit_bytes=MAX_ADD_COST_BYTES)
+async def test_an_ack_is_owed_from_when_the_bookie_passed_the_batch_over_or_fell_silent(bookie, connection):
     clock = bookie.world.clock
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(credit_bytes=MAX_ADD_COST_BYTES)
-    connection = await bookie.open()
     full = MAX_ADD_COST_BYTES // add_cost_bytes(len(batch(0)))
     sendings = [connection.add(batch(first), b"", Answers()) for first in range(full + 100)]
     await bookie.settle()
@@ -152,13 +130,12 @@ async def test_an_ack_is_owed_from_when_the_bookie_passed_the_batch_over_or_fell
     await bookie.settle()
     assert sendings[5].owed_since == passed
     assert sendings[20].owed_since == sendings[-1].owed_since == connection.progress_at > passed
-    await connection.close()
 
 
-@scripted
-async def test_many_open_ledgers_to_which_nothing_is_added_share_messages_also_with_batches_of_others(bookie):
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=10_000)
-    connection = await bookie.open()
+@scripted(max_attached=10_000)
+async def test_many_open_ledgers_to_which_nothing_is_added_share_messages_also_with_batches_of_others(
+    bookie, connection
+):
     for ledger_id in range(2, MAX_ATTACHES):
         connection.attach(ledger_id, b"k")
     connection.forget(3)
@@ -169,13 +146,10 @@ async def test_many_open_ledgers_to_which_nothing_is_added_share_messages_also_w
     assert (len(first.batches), len(second.batches)) == (1, 0)
     connection.add(batch(0, ledger_id=2), b"k", Answers())
     assert wire.decode_adds(await bookie.heard[Lane.ADD].get()).attaches == ()
-    await connection.close()
 
 
 @scripted
-async def test_a_bookie_of_before_is_told_of_no_ledger_to_which_nothing_is_added(bookie):
-    connection = await bookie.open()
+async def test_an_older_bookie_gets_no_lacs_of_idle_ledgers(bookie, connection):
     connection.attach(2, b"k")
     connection.add(batch(0), b"k", Answers())
     assert await bookie.adds() == (wire.Attach(1, b"k"), [batch(0)])
-    await connection.close()

@@ -1,17 +1,16 @@
-"""The client's side of the wire against bookies that grant little, answer late, or lie."""
+"""The client side of the wire with bookies that grant little credit, answer late, or send invalid answers."""
 
 import asyncio
 import gc
 import weakref
-from inspect import Signature, signature
+from inspect import signature
 
 import pytest
 
-from tallybook.client.bookie_rpc import open_bookie
+from tallybook.client.connection.connection import open_bookie
 from tallybook.client.load import ClientLoad
-from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer, Withheld
+from tallybook.core.answers import AddAnswer, AddNotSent, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -22,13 +21,16 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.limits import MAX_BATCH_BYTES, MIB
-from tallybook.runtime import grpc_inspection as inspection
-from tallybook.runtime import grpc_messages as wire
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache, add_cost_bytes
+from tallybook.sim.deterministic import SimNet
+from tallybook.wire import inspection
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import MAX_ADD_COST_BYTES, FrameCache, add_cost_bytes
+from tallybook.wire.lanes import Lane
+
+from ..simulated import simulated_test, wanted
 
 LIFE = Incarnation("directory", 3)
 WELCOME = wire.Welcome("b1", LIFE, 4 * MIB, 100, 100)
@@ -41,7 +43,7 @@ def batch(first: int, size: int = 10, ledger_id: int = 1) -> bytes:
 
 
 class Scripted:
-    """A bookie that answers what a test tells it to, message by message, and a client's way to it."""
+    """A bookie with scripted answers, message by message, and a client's connection to it."""
 
     def __init__(self, world) -> None:
         self.world = world
@@ -78,6 +80,14 @@ class Scripted:
         attaches, batches, *_ = wire.decode_adds(await self.heard[Lane.ADD].get())
         return attaches[0] if attaches else None, [bytes(given) for given in batches]
 
+    async def sent(self) -> int:
+        """How many batches have come since it was asked last."""
+        await self.settle()
+        found = 0
+        while not self.heard[Lane.ADD].empty():
+            found += len((await self.adds())[1])
+        return found
+
     async def ack(self, number: int, answer: AddAnswer) -> None:
         await self.streams[Lane.ADD].send(wire.encode_acks([wire.Ack(number, answer)]))
 
@@ -101,35 +111,37 @@ class Answers(list):
         self.append(answer)
 
 
-def scripted(test):
-    """Run the decorated test against a scripted bookie, in virtual time; no stream may be left at its end."""
+def scripted(test=None, *, lane=Lane.ADD, **welcome):
+    """Run the decorated test against a scripted bookie, in virtual time; no stream may be left at its end.
 
-    def run(**arguments):
-        async def play(world):
-            bookie = Scripted(world)
-            listener = await bookie.net.transport("bookie").listen("bookie:1", bookie.accept)
-            await test(bookie, **arguments)
-            await listener.close(0)
-            await world.clock.sleep(1)
-            assert bookie.net.stream_count == 0
-            await bookie.tasks.close()
+    A ``connection`` is opened for a test that names it. ``welcome``: what the bookie grants on ``lane``.
+    """
+    if test is None:
+        return lambda body: scripted(body, lane=lane, **welcome)
 
-        run_seed(1, play, deadline_seconds=7200)
+    async def play(world, arguments):
+        bookie = Scripted(world)
+        bookie.welcomes[lane] = WELCOME._replace(**welcome)
+        listener = await bookie.net.transport("bookie").listen("bookie:1", bookie.accept)
+        connection = await bookie.open() if "connection" in signature(test).parameters else None
+        await test(**wanted(test, bookie=bookie, connection=connection), **arguments)
+        if connection is not None:
+            await connection.close()
+        await listener.close(0)
+        await world.clock.sleep(1)
+        assert bookie.net.stream_count == 0
+        await bookie.tasks.close()
 
-    run.__name__ = test.__name__
-    run.__signature__ = Signature(list(signature(test).parameters.values())[1:])
-    return run
+    return simulated_test(test, {"bookie", "connection"}, play)
 
 
 # -- opening ----------------------------------------------------------------------------------
 
 
 @scripted
-async def test_every_stream_begins_with_the_same_hello(bookie):
-    connection = await bookie.open()
+async def test_every_stream_begins_with_the_same_hello(bookie, connection):
     assert bookie.hellos == [wire.Hello("cluster", "me", LIFE)] * 3
     assert (connection.bookie_id, connection.incarnation, connection.broken) == ("b1", LIFE, False)
-    await connection.close()
 
 
 @LANES
@@ -164,7 +176,7 @@ async def test_a_welcome_that_cannot_be_right_is_refused(bookie, lane, change, e
 
 
 @scripted
-async def test_nobody_at_the_address_is_unavailable(bookie):
+async def test_an_address_without_a_server_is_unavailable(bookie):
     with pytest.raises(BookieUnavailable):
         await open_bookie(
             bookie.net.transport("client"), "bookie:2", bookie_id="b1", expected=None, settings=bookie.settings,
@@ -175,49 +187,33 @@ async def test_nobody_at_the_address_is_unavailable(bookie):
 # -- adds -------------------------------------------------------------------------------------
 
 
-@scripted
-async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come(bookie):
-    size = MAX_BATCH_BYTES - 104
-    cost = add_cost_bytes(len(batch(0, size)))
-    bookie.welcomes[Lane.ADD] = WELCOME._replace(credit_bytes=2 * cost + 100)
-    connection = await bookie.open()
+LARGE = MAX_BATCH_BYTES - 104
+
+
+@scripted(credit_bytes=2 * add_cost_bytes(len(batch(0, LARGE))) + 100)
+async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come(bookie, connection):
     answers = Answers()
     for first in range(5):
-        connection.add(batch(first, size), b"", answers)
-    for first in range(5):
-        await bookie.settle()
-        sent = 0
-        while not bookie.heard[Lane.ADD].empty():
-            _, batches = await bookie.adds()
-            sent += len(batches)
-        assert sent == (2 if first == 0 else 1 if first < 4 else 0)
+        connection.add(batch(first, LARGE), b"", answers)
+    for first, sent in enumerate([2, 1, 1, 1, 0]):
+        assert await bookie.sent() == sent
         await bookie.ack(first + 1, AddAnswer(1, first, 1))
     await bookie.settle()
     assert answers == [AddAnswer(1, first, 1) for first in range(5)]
-    # The whole credit is there again.
     for first in range(5, 8):
-        connection.add(batch(first, size), b"", answers)
-    await bookie.settle()
-    sent = 0
-    while not bookie.heard[Lane.ADD].empty():
-        sent += len((await bookie.adds())[1])
-    assert sent == 2
-    await connection.close()
+        connection.add(batch(first, LARGE), b"", answers)
+    assert await bookie.sent() == 2, "the whole credit is there again"
 
 
 @scripted
-async def test_whoever_is_refused_for_want_of_room_sends_less_at_once_until_he_is_not(bookie):
+async def test_a_client_refused_for_lack_of_space_sends_less_until_it_is_accepted(bookie, connection):
     size = 256 * 1024 - 1024
-    connection, answers = await bookie.open(), Answers()
+    answers = Answers()
 
     async def sent(first: int, count: int) -> int:
         for entry_id in range(first, first + count):
             connection.add(batch(entry_id, size), b"", answers)
-        await bookie.settle()
-        found = 0
-        while not bookie.heard[Lane.ADD].empty():
-            found += len((await bookie.adds())[1])
-        return found
+        return await bookie.sent()
 
     assert await sent(0, 20) == 16, "of a credit of 4 MiB"
     for number in range(1, 5):
@@ -227,17 +223,15 @@ async def test_whoever_is_refused_for_want_of_room_sends_less_at_once_until_he_i
         await bookie.ack(number, AddAnswer(1, number - 1, 1))
     assert await sent(20, 0) == 1, "of the four that waited; the others would have had to wait too long"
     refused = {answer.first_entry_id: type(answer) for answer in answers if answer.code}
-    assert refused == dict.fromkeys(range(4), AddAnswer) | dict.fromkeys(range(17, 20), Withheld)
+    assert refused == dict.fromkeys(range(4), AddAnswer) | dict.fromkeys(range(17, 20), AddNotSent)
     assert await sent(20, 20) == 7, "2 MiB, hardly more after 3 MiB that were taken, less that one"
     for number, entry_id in enumerate([16, *range(20, 36)], 17):
         await bookie.ack(number, AddAnswer(1, entry_id, 1))
         assert await sent(40, 0) <= 2
-    await connection.close()
 
 
 @scripted
-async def test_small_batches_that_wait_together_leave_together_and_large_ones_alone(bookie):
-    connection = await bookie.open()
+async def test_small_batches_that_wait_together_leave_together_and_large_ones_alone(bookie, connection):
     connection.add(batch(0), b"", Answers())
     await bookie.adds()
     for first in range(1, 101):
@@ -246,12 +240,10 @@ async def test_small_batches_that_wait_together_leave_together_and_large_ones_al
     connection.add(batch(102, 200_000), b"", Answers())
     counts = [len((await bookie.adds())[1]) for _ in range(3)]
     assert counts == [100, 1, 1]
-    await connection.close()
 
 
 @scripted
-async def test_joined_messages_have_a_bounded_size(bookie):
-    connection = await bookie.open()
+async def test_joined_messages_have_a_bounded_size(bookie, connection):
     for first in range(200):
         connection.add(batch(first, 2000), b"", Answers())
     seen = 0
@@ -259,7 +251,6 @@ async def test_joined_messages_have_a_bounded_size(bookie):
         message = await bookie.heard[Lane.ADD].get()
         assert len(message) <= 65 * 1024
         seen += len(wire.decode_adds(message).batches)
-    await connection.close()
 
 
 @scripted
@@ -289,46 +280,33 @@ async def test_an_answer_never_comes_from_within_add(bookie):
 
 
 @pytest.mark.parametrize(
-    ("number", "answer"),
+    ("acks", "code"),
     [
-        (1, AddAnswer(1, 1, 1)),
-        (1, AddAnswer(2, 0, 1)),
-        (1, AddAnswer(1, 0, 2)),
-        (2, AddAnswer(1, 0, 1)),
-        (0, AddAnswer(1, 0, 1)),
+        ([(1, AddAnswer(1, 1, 1))], UNAVAILABLE),
+        ([(1, AddAnswer(2, 0, 1))], UNAVAILABLE),
+        ([(1, AddAnswer(1, 0, 2))], UNAVAILABLE),
+        ([(2, AddAnswer(1, 0, 1))], UNAVAILABLE),
+        ([(0, AddAnswer(1, 0, 1))], UNAVAILABLE),
+        ([(1, AddAnswer(1, 0, 1))] * 2, 0),
     ],
-    ids=["entry", "ledger", "count", "never sent", "zero"],
+    ids=["entry", "ledger", "count", "never sent", "zero", "twice"],
 )
 @scripted
-async def test_an_ack_of_what_was_not_sent_so_ends_the_connection_and_counts_for_nothing(bookie, number, answer):
-    connection = await bookie.open()
+async def test_an_ack_of_what_was_not_sent_so_ends_the_connection_and_counts_for_nothing(
+    bookie, connection, acks, code
+):
     answers = Answers()
     connection.add(batch(0), b"", answers)
     await bookie.adds()
-    await bookie.ack(number, answer)
+    for number, answer in acks:
+        await bookie.ack(number, answer)
     await bookie.settle()
-    assert answers == [AddAnswer(1, 0, 1, UNAVAILABLE)]
+    assert answers == [AddAnswer(1, 0, 1, code)]
     assert connection.broken
-    await connection.close()
 
 
 @scripted
-async def test_a_second_ack_of_one_add_ends_the_connection_and_is_not_told(bookie):
-    connection = await bookie.open()
-    answers = Answers()
-    connection.add(batch(0), b"", answers)
-    await bookie.adds()
-    await bookie.ack(1, AddAnswer(1, 0, 1))
-    await bookie.ack(1, AddAnswer(1, 0, 1))
-    await bookie.settle()
-    assert answers == [AddAnswer(1, 0, 1)]
-    assert connection.broken
-    await connection.close()
-
-
-@scripted
-async def test_acks_in_any_order_find_their_adds(bookie):
-    connection = await bookie.open()
+async def test_acks_in_any_order_find_their_adds(bookie, connection):
     answers = {first: Answers() for first in range(5)}
     for first, callback in answers.items():
         connection.add(batch(first), b"", callback)
@@ -337,13 +315,11 @@ async def test_acks_in_any_order_find_their_adds(bookie):
         await bookie.ack(first + 1, AddAnswer(1, first, 1, first))
     await bookie.settle()
     assert {first: list(told) for first, told in answers.items()} == {n: [AddAnswer(1, n, 1, n)] for n in range(5)}
-    await connection.close()
 
 
 @LANES
 @scripted
-async def test_the_end_of_one_stream_is_the_end_of_all(bookie, lane):
-    connection = await bookie.open()
+async def test_the_end_of_one_stream_is_the_end_of_all(bookie, connection, lane):
     answers = Answers()
     held = weakref.ref(answers)
     for first in range(3):
@@ -361,37 +337,33 @@ async def test_the_end_of_one_stream_is_the_end_of_all(bookie, lane):
     assert held() is None, "nothing of the adds stays in memory"
     with pytest.raises(BookieUnavailable):
         await connection.read_lac(1)
-    await connection.close()
 
 
-@LANES
+@pytest.mark.parametrize(
+    ("lane", "message"), [*((lane, b"\xff" * 30) for lane in Lane), (Lane.READ, wire.encode_reply(77, None))]
+)
 @scripted
-async def test_garbage_from_a_bookie_ends_the_connection(bookie, lane):
-    connection = await bookie.open()
-    await bookie.streams[lane].send(b"\xff" * 30)
+async def test_a_message_that_cannot_be_ends_the_connection(bookie, connection, lane, message):
+    await bookie.streams[lane].send(message)
     await bookie.settle()
     assert connection.broken
-    await connection.close()
 
 
 @LANES
 @scripted
-async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, lane):
-    connection = await bookie.open()
+async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, connection, lane):
     call = bookie.call(connection.fence(1, b""))
     await bookie.settle()
     await bookie.streams[lane].send(wire.encode_refusal(ProtocolViolation("too many of everything")))
     with pytest.raises(BookieUnavailable, match="too many of everything"):
         await call
-    await connection.close()
 
 
 # -- requests ---------------------------------------------------------------------------------
 
 
 @scripted
-async def test_each_question_goes_out_on_its_lane(bookie):
-    connection = await bookie.open()
+async def test_each_question_goes_out_on_its_lane(bookie, connection):
     questions = [
         (Lane.READ, connection.read_batches(1, 2, 3, 4), wire.ReadBatches(1, 2, 3, 4), ReadAnswer((batch(2),), 9)),
         (Lane.READ, connection.wait_lac(1, 2, 3), wire.WaitLac(1, 2, 3), LacAnswer(9, False)),
@@ -409,44 +381,28 @@ async def test_each_question_goes_out_on_its_lane(bookie):
         assert request.ask == ask
         await bookie.reply(lane, request.request_id, answer)
         assert await call == answer
-    await connection.close()
 
 
 @scripted
-async def test_replies_in_any_order_find_their_callers(bookie):
-    connection = await bookie.open()
+async def test_replies_in_any_order_find_their_callers(bookie, connection):
     calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(5)]
     requests = [await bookie.asked(Lane.CONTROL) for _ in calls]
     for request in reversed(requests):
         await bookie.reply(Lane.CONTROL, request.request_id, FenceAnswer(request.ask.ledger_id, 0))
     assert [(await call).lac for call in calls] == list(range(5))
-    await connection.close()
 
 
 @pytest.mark.parametrize("answer", [None, LacAnswer(1, False), ReadAnswer((), 1)], ids=["done", "lac", "no batch"])
 @scripted
-async def test_an_answer_to_another_question_is_a_violation(bookie, answer):
-    connection = await bookie.open()
+async def test_an_answer_to_another_question_is_a_violation(bookie, connection, answer):
     call = bookie.call(connection.read_batches(1, 0, 1, 100))
     await bookie.reply(Lane.READ, (await bookie.asked(Lane.READ)).request_id, answer)
     with pytest.raises(ProtocolViolation):
         await call
-    await connection.close()
 
 
-@scripted
-async def test_a_reply_to_what_was_not_asked_ends_the_connection(bookie):
-    connection = await bookie.open()
-    await bookie.reply(Lane.READ, 77, None)
-    await bookie.settle()
-    assert connection.broken
-    await connection.close()
-
-
-@scripted
-async def test_calls_beyond_what_is_granted_wait_their_turn(bookie):
-    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(max_requests=2)
-    connection = await bookie.open()
+@scripted(lane=Lane.CONTROL, max_requests=2)
+async def test_calls_beyond_what_is_granted_wait_their_turn(bookie, connection):
     calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(4)]
     await bookie.settle()
     assert bookie.heard[Lane.CONTROL].qsize() == 2
@@ -456,13 +412,10 @@ async def test_calls_beyond_what_is_granted_wait_their_turn(bookie):
     for call in calls:
         with pytest.raises(Unauthorized):
             await call
-    await connection.close()
 
 
-@scripted
-async def test_a_call_given_up_keeps_its_place_until_it_is_answered(bookie):
-    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(max_requests=1)
-    connection = await bookie.open()
+@scripted(lane=Lane.CONTROL, max_requests=1)
+async def test_a_call_given_up_keeps_its_place_until_it_is_answered(bookie, connection):
     with pytest.raises(RequestTimeout):
         await connection.fence(1, b"")
     late = await bookie.asked(Lane.CONTROL)
@@ -475,13 +428,10 @@ async def test_a_call_given_up_keeps_its_place_until_it_is_answered(bookie):
     assert request.ask == wire.Fence(3, b"")
     await bookie.reply(Lane.CONTROL, request.request_id, FenceAnswer(3, 3))
     assert await call == FenceAnswer(3, 3)
-    await connection.close()
 
 
-@scripted
-async def test_cancelled_calls_leave_their_places_to_others(bookie):
-    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(max_requests=1)
-    connection = await bookie.open()
+@scripted(lane=Lane.CONTROL, max_requests=1)
+async def test_cancelled_calls_leave_their_places_to_others(bookie, connection):
     calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(10)]
     await bookie.settle()
     for call in calls[1:9]:
@@ -492,14 +442,11 @@ async def test_cancelled_calls_leave_their_places_to_others(bookie):
         assert request.ask.ledger_id == ledger_id
         await bookie.reply(Lane.CONTROL, request.request_id, FenceAnswer(0, 0))
         await calls[ledger_id]
-    await connection.close()
 
 
 @pytest.mark.parametrize("repair", [False, True])
-@scripted
-async def test_recovery_and_repair_adds_wait_for_credit(bookie, repair):
-    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(credit_bytes=2 * MAX_ADD_COST_BYTES)
-    connection = await bookie.open()
+@scripted(lane=Lane.CONTROL, credit_bytes=2 * MAX_ADD_COST_BYTES)
+async def test_recovery_and_repair_adds_wait_for_credit(bookie, connection, repair):
     large = [batch(first, 900_000) for first in range(4)]
     calls = [
         bookie.call(connection.repair_add(each) if repair else connection.recovery_add(each, b"")) for each in large
@@ -516,13 +463,11 @@ async def test_recovery_and_repair_adds_wait_for_credit(bookie, repair):
             Lane.CONTROL, request.request_id, FenceAnswer(0, 0) if request.ask == wire.Fence(1, b"") else None
         )
     await asyncio.gather(*calls, fence)
-    await connection.close()
 
 
 @pytest.mark.parametrize("repair", [False, True])
 @scripted
-async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_answer(bookie, repair):
-    connection = await bookie.open()
+async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_answer(bookie, connection, repair):
     each_s = 0.9 * bookie.settings.request_timeout_ms / 1000
     calls = [
         bookie.call(connection.repair_add(batch(first)) if repair else connection.recovery_add(batch(first), b""))
@@ -538,7 +483,6 @@ async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_ans
         with pytest.raises(RequestTimeout):
             await late
     assert bookie.world.clock.monotonic() - began <= 1.01 * bookie.settings.request_timeout_ms / 1000
-    await connection.close()
 
 
 @scripted
@@ -557,12 +501,10 @@ async def test_long_polls_have_places_of_their_own(bookie):
 
 
 @scripted
-async def test_a_value_that_no_message_can_hold_is_the_callers_error_and_harms_nothing(bookie):
-    connection = await bookie.open()
+async def test_a_value_that_no_message_can_hold_is_the_callers_error_and_harms_nothing(connection):
     with pytest.raises(InvalidArgument):
         await connection.read_entry(2**63, 0)
     assert not connection.broken
-    await connection.close()
 
 
 @scripted

@@ -1,29 +1,30 @@
-"""The pool of connections: one attempt at a time, pauses after failures, lives that change. And the allowance."""
+"""The connection pool: one attempt at a time, backoff, changed incarnations. And the request budget."""
 
 import asyncio
-from inspect import Signature, signature
 
 import pytest
 
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.verifiers import LedgerFacts
-from tallybook.client.connections import REFUSAL_SECONDS, BookieConnections
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.rpc.service import BookieService
+from tallybook.client.connection.pool import REFUSAL_SECONDS, BookieConnections
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, InvariantViolation, StaleIncarnation
+from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.metadata.store import BookieInfo
-from tallybook.runtime.allowance import Allowance
-from tallybook.runtime.deterministic import SimNet, run_seed
+from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS
-from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.deterministic import SimNet
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
+from tallybook.wire.batches import WRITER_RETURN_SECONDS
+
+from ..simulated import simulated_test
 
 PAUSE_SECONDS = 0.5
 
 
 class Members:
-    """A membership that says what it is told to say."""
+    """A membership with scripted answers."""
 
     def __init__(self) -> None:
         self.known: dict[str, BookieInfo] = {}
@@ -71,68 +72,37 @@ class Town:
 def town(test):
     """Run the decorated test in a town of its own, in virtual time."""
 
-    def run(**arguments):
-        async def play(world):
-            made = Town(world)
-            await test(made, **arguments)
-            await made.pool.close()
-            for name in ("b1", "b2"):
-                made.net.kill(name)
-            await world.clock.sleep(20)
-            assert made.net.stream_count == 0
-            await made.tasks.close()
+    async def play(world, arguments):
+        made = Town(world)
+        await test(made, **arguments)
+        await made.pool.close()
+        for name in ("b1", "b2"):
+            made.net.kill(name)
+        await world.clock.sleep(20)
+        assert made.net.stream_count == 0
+        await made.tasks.close()
 
-        run_seed(1, play, deadline_seconds=3600)
-
-    run.__name__ = test.__name__
-    run.__signature__ = Signature(list(signature(test).parameters.values())[1:])
-    return run
+    return simulated_test(test, {"town"}, play)
 
 
 @town
-async def test_a_connection_is_made_once_and_kept(town):
-    await town.start("b1")
-    first = await town.pool.get("b1")
-    assert await town.pool.get("b1") is first
-    assert town.accepted == 3
-
-
-@town
-async def test_many_who_ask_at_once_share_one_attempt(town):
-    await town.start("b1")
-    found = await asyncio.gather(*(town.pool.get("b1") for _ in range(50)))
-    assert all(connection is found[0] for connection in found)
-    assert town.accepted == 3
-
-
-@town
-async def test_one_who_gives_up_does_not_take_the_attempt_from_the_others(town):
-    await town.start("b1")
-    asking = [asyncio.ensure_future(town.pool.get("b1")) for _ in range(3)]
-    await asyncio.sleep(0)
-    asking[0].cancel()
-    assert await asking[1] is await asking[2]
-    assert asking[0].cancelled()
-
-
-@town
-async def test_each_bookie_has_its_own(town):
+async def test_concurrent_callers_share_one_attempt_and_its_connection_is_kept(town):
     await town.start("b1")
     await town.start("b2")
-    one, other = await asyncio.gather(town.pool.get("b1"), town.pool.get("b2"))
-    assert (one.bookie_id, other.bookie_id) == ("b1", "b2")
+    asking = [asyncio.ensure_future(town.pool.get("b1")) for _ in range(50)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    found = await asyncio.gather(*asking[1:])
+    assert asking[0].cancelled(), "and it alone"
+    assert all(connection is found[0] for connection in (*found, await town.pool.get("b1")))
+    assert town.accepted == 3
+    assert (found[0].bookie_id, (await town.pool.get("b2")).bookie_id) == ("b1", "b2")
 
 
 @town
-async def test_a_bookie_that_is_not_registered_is_unavailable(town):
-    with pytest.raises(BookieUnavailable, match="not registered"):
-        await town.pool.get("b1")
-
-
-@town
-async def test_after_a_failure_everyone_hears_it_until_the_pause_is_over(town):
+async def test_after_a_failure_all_callers_get_it_until_the_pause_is_over(town):
     for _ in range(5):
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(BookieUnavailable, match="not registered"):
             await town.pool.get("b1")
     assert town.members.asked == 1
     await town.start("b1")
@@ -202,15 +172,8 @@ async def test_another_life_than_the_registered_one_is_refused(town):
     assert (await town.pool.get("b1")).incarnation == bookie.incarnation
 
 
-@town
-async def test_a_bookie_of_another_cluster_says_so(town):
-    await town.start("b1", cluster="elsewhere")
-    with pytest.raises(InvalidConfig):
-        await town.pool.get("b1")
-
-
 def test_the_log_says_now_and_then_that_a_bookie_refuses_this_client(caplog):
-    caplog.set_level("WARNING", "tallybook.client.connections")
+    caplog.set_level("WARNING", "tallybook.client.connection.pool")
 
     @town
     async def asked_for_two_minutes(town):
@@ -261,7 +224,7 @@ async def test_a_closed_pool_fails_what_waits_and_opens_nothing_more(town):
 
 
 async def test_an_allowance_serves_in_the_order_of_asking_the_large_not_overtaken_by_the_small():
-    allowance = Allowance(10)
+    allowance = WeightedSemaphore(10)
     await allowance.take(6)
     order = []
 
@@ -282,7 +245,7 @@ async def test_an_allowance_serves_in_the_order_of_asking_the_large_not_overtake
 
 
 async def test_a_waiter_cancelled_as_its_turn_comes_loses_nothing_of_the_allowance():
-    allowance = Allowance(1)
+    allowance = WeightedSemaphore(1)
     await allowance.take(1)
     waiting = asyncio.ensure_future(allowance.take(1))
     await asyncio.sleep(0)
@@ -293,8 +256,8 @@ async def test_a_waiter_cancelled_as_its_turn_comes_loses_nothing_of_the_allowan
     await allowance.take(1)
 
 
-async def test_a_waiter_who_gives_up_lets_those_behind_it_pass():
-    allowance = Allowance(10)
+async def test_a_waiter_that_gives_up_lets_those_behind_it_pass():
+    allowance = WeightedSemaphore(10)
     await allowance.take(5)
     large = asyncio.ensure_future(allowance.take(8))
     small = asyncio.ensure_future(allowance.take(3))
@@ -306,8 +269,8 @@ async def test_a_waiter_who_gives_up_lets_those_behind_it_pass():
     assert allowance.in_use == 8
 
 
-async def test_a_failed_allowance_fails_who_waits_and_who_comes():
-    allowance = Allowance(1)
+async def test_a_failed_allowance_fails_waiting_and_later_calls():
+    allowance = WeightedSemaphore(1)
     await allowance.take(1)
     waiting = asyncio.ensure_future(allowance.take(1))
     await asyncio.sleep(0)
@@ -319,4 +282,4 @@ async def test_a_failed_allowance_fails_who_waits_and_who_comes():
 
 async def test_more_than_the_whole_allowance_is_a_defect_of_the_caller():
     with pytest.raises(InvariantViolation):
-        await Allowance(5).take(6)
+        await WeightedSemaphore(5).take(6)

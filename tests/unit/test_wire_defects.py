@@ -1,17 +1,18 @@
-"""A bookie with defects, on the wire: every request is answered, and what cannot be ends the node."""
+"""A bookie with defects, on the wire: every request is answered, or the process ends."""
 
 import pytest
 
-from tallybook.bookie import add_lane
+from tallybook.bookie.rpc import add_stream as add_lane
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieUnavailable, DiskFailed, InvariantViolation, TallybookError
 from tallybook.core.limits import MAX_BATCH_BYTES
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import frame_batch
 from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.sim.wire_bench import bench, reply_on
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import frame_batch
+from tallybook.wire.lanes import Lane
 
 
 class BrokenStore:
@@ -21,8 +22,8 @@ class BrokenStore:
     incarnation = Incarnation("directory-of-b1", 1)
     max_batch_bytes = MAX_BATCH_BYTES
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False, identity=b""):
-        if recovery:
+    def add(self, batch, key, on_answer, *, kind=AddKind.ORDINARY, others_in_flight=False, identity=b""):
+        if kind is AddKind.RECOVERY:
             raise InvariantViolation("impossible recovery")
         raise InvariantViolation("impossible add") if decode_header(batch).first_entry_id else ZeroDivisionError
 

@@ -1,4 +1,4 @@
-"""What peers that do not read, or read everything at once, may tie up of a bookie's memory."""
+"""Memory of a bookie that clients can occupy if they do not read, or read everything at once."""
 
 import asyncio
 import tracemalloc
@@ -6,26 +6,30 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tallybook.bookie.admission import RECOVERY_SHARE
-from tallybook.bookie.request_lane import ANSWER_BYTES, DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS, AnswerRoom
+from tallybook.bookie.rpc.request_stream import (
+    ANSWER_BYTES,
+    MAX_MEMORY_WAIT_SECONDS,
+    MAX_REQUESTS,
+    MAX_SEND_SECONDS,
+    MAX_WAITS,
+    AnswerBudget,
+)
+from tallybook.bookie.write.admission import RECOVERY_SHARE
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, HeldLedgers, Incarnation, LacAnswer, ReadAnswer
-from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import BookieUnavailable, Busy, InvalidArgument
-from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
-from tallybook.runtime import grpc_inspection as inspection
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.allowance import Allowance
-from tallybook.runtime.deterministic import SimDisk, run_seed
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import frame_batch
-from tallybook.sim.stage.disk_bookie import DiskBookie, tiny_settings
-from tallybook.sim.stage.disk_bookie import batch_of as disk_batch
-from tallybook.sim.wire_bench import WINDOW_BYTES, WireBench, bench, reply_on
+from tallybook.core.limits import MAX_BATCH_BYTES, MIB
+from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
+from tallybook.sim.wire_bench import WINDOW_BYTES, bench, reply_on
 from tallybook.sim.wire_bench import batch_of as batch
+from tallybook.wire import inspection
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import frame_batch
+from tallybook.wire.lanes import Lane
 
 
 class Library:
-    """A bookie whose every read gives 2 MiB, freshly made."""
+    """A bookie whose reads give 2 MiB each, newly allocated."""
 
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
@@ -34,7 +38,7 @@ class Library:
     def __init__(self) -> None:
         self.reads = 0
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False, identity=b""):
+    def add(self, batch, key, on_answer, *, kind=AddKind.ORDINARY, others_in_flight=False, identity=b""):
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
 
     async def read_batches(self, ledger_id, first, last, max_bytes):
@@ -64,7 +68,7 @@ async def memory_within(limit_bytes: int):
 
 
 @bench(store=Library)
-async def test_a_peer_that_asks_and_does_not_read_ties_up_a_bounded_memory_and_nobody_else(made):
+async def test_a_peer_that_requests_and_does_not_read_ties_up_bounded_memory_and_delays_no_other(made):
     deaf, _ = await made.open(Lane.READ)
     async with memory_within(24 * MIB):
         for request_id in range(1, MAX_REQUESTS + 1):
@@ -117,7 +121,7 @@ READ = wire.ReadBatches(1, 0, 10**6, 2 * MIB)
 
 
 async def deaf_readers(made, count: int = 30, reads: int = 10):
-    """Streams that ask for much and take nothing."""
+    """Streams that request much and read nothing."""
     streams = []
     for _ in range(count):
         stream, _ = await made.open(Lane.READ)
@@ -143,8 +147,8 @@ async def test_many_peers_that_do_not_read_tie_up_a_bounded_memory_and_are_cut(m
     busy = await reply_on(patient, 1)
     assert isinstance(busy, Busy)
     assert busy.retry_after_ms
-    assert made.world.clock.monotonic() - before < ROOM_SECONDS + 0.1
-    await made.world.clock.sleep(DEAF_SECONDS)
+    assert made.world.clock.monotonic() - before < MAX_MEMORY_WAIT_SECONDS + 0.1
+    await made.world.clock.sleep(MAX_SEND_SECONDS)
     assert made.service.stream_count == 1
     await patient.send(wire.encode_request(2, READ))
     assert isinstance(await reply_on(patient, 2), ReadAnswer)
@@ -167,7 +171,7 @@ async def test_recoveries_adds_and_long_polls_do_not_wait_for_peers_that_do_not_
 
 
 @bench(max_read_bytes=SHARED_BYTES)
-async def test_long_polls_take_no_room_while_they_wait(made):
+async def test_long_polls_take_no_memory_while_they_wait(made):
     stream, _ = await made.open(Lane.READ)
     for request_id in range(1, MAX_WAITS + 1):
         await stream.send(wire.encode_request(request_id, wire.WaitLac(1, 0, 60_000)))
@@ -190,7 +194,7 @@ async def test_long_polls_bring_something_along_only_where_there_is_room(made):
 
 
 class Inspected(Library):
-    """Looks at what it holds for ever, until it is let go on."""
+    """A scan of the inventory that blocks until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +214,7 @@ class Inspected(Library):
 
 @pytest.mark.parametrize("ask", [inspection.AskHeld(1, 0, 9), inspection.AskHeldLedgers(-1, 1_000)])
 @bench(store=Inspected, max_read_bytes=SHARED_BYTES)
-async def test_questions_what_is_held_have_their_room_reserved_like_reads(made, ask):
+async def test_inventory_requests_reserve_memory_like_reads(made, ask):
     streams = [(await made.open(Lane.CONTROL))[0] for _ in range(4)]
     for stream in streams:
         for request_id in range(1, 51):
@@ -241,7 +245,7 @@ async def test_a_long_poll_does_not_wait_for_what_it_could_bring_along(made):
 
 
 @bench(store=Library, max_read_bytes=SHARED_BYTES)
-async def test_long_polls_of_a_peer_that_does_not_read_take_bounded_room(made):
+async def test_long_polls_of_a_peer_that_does_not_read_take_bounded_memory(made):
     deaf, _ = await made.open(Lane.READ)
     for request_id in range(1, 101):
         await deaf.send(wire.encode_request(request_id, wire.WaitLac(1, 0, 0, 2 * MIB)))
@@ -251,7 +255,7 @@ async def test_long_polls_of_a_peer_that_does_not_read_take_bounded_room(made):
 
 
 @bench(store=Library, max_read_bytes=SHARED_BYTES)
-async def test_streams_that_end_give_back_what_they_had_and_what_they_waited_for(made):
+async def test_streams_that_end_release_what_they_had_and_what_they_waited_for(made):
     streams = await deaf_readers(made)
     for stream in streams[:20]:
         stream.abort()
@@ -263,7 +267,7 @@ async def test_streams_that_end_give_back_what_they_had_and_what_they_waited_for
 
 
 @bench(store=Library, max_read_bytes=8 * MIB)
-async def test_one_who_asks_for_little_is_served_between_those_of_one_who_asks_for_much(made):
+async def test_a_caller_with_few_requests_is_served_between_those_of_one_with_many(made):
     greedy, _ = await made.open(Lane.READ)
     modest, _ = await made.open(Lane.READ)
     for request_id in range(1, 101):
@@ -280,9 +284,9 @@ async def test_one_who_asks_for_little_is_served_between_those_of_one_who_asks_f
     assert served.index(modest) < 10
 
 
-async def test_a_stream_that_ends_while_it_waits_for_room_gives_back_no_more_than_it_had():
-    shared = Allowance(4 * MIB)
-    other, ending = AnswerRoom(ANSWER_BYTES, shared), AnswerRoom(ANSWER_BYTES, shared)
+async def test_a_stream_that_ends_while_it_waits_for_space_frees_no_more_than_it_had():
+    shared = WeightedSemaphore(4 * MIB)
+    other, ending = AnswerBudget(ANSWER_BYTES, shared), AnswerBudget(ANSWER_BYTES, shared)
     await other.take(3 * MIB)
     await ending.take(MIB)
     waiting = asyncio.ensure_future(ending.take(2 * MIB))
@@ -293,44 +297,6 @@ async def test_a_stream_that_ends_while_it_waits_for_room_gives_back_no_more_tha
     with pytest.raises(BookieUnavailable):
         await waiting
     assert shared.in_use == 0
-
-
-def test_many_peers_that_do_not_read_tie_up_a_bounded_memory_of_a_bookie_on_a_disk():
-    answered = []
-
-    async def play(world):
-        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(segment_bytes=512 * KIB))
-        bookie = await node.boot()
-        for first in range(40):
-            assert (await node.add(disk_batch(first, payload=bytes(10_000)))).code == 0
-            await bookie.flush()
-        read_batches = bookie.read_batches
-
-        async def counting(*asked):
-            answer = await read_batches(*asked)
-            answered.append(sum(map(len, answer.batches)))
-            return answer
-
-        bookie.read_batches = counting
-        admission = AdmissionSettings(max_read_bytes=SHARED_BYTES)
-        settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
-        made = WireBench(world, settings, bookie)
-        listener = await made.net.transport("bookie").listen("bookie:1", made.service.accept)
-        count = len(await deaf_readers(made, count=40, reads=30))
-        held = sorted(answered)[count:]
-        assert 30 < len(held) < 100
-        assert SHARED_BYTES // 2 < sum(held) <= made.service.answer_bytes <= SHARED_BYTES
-        control, _ = await made.open(Lane.CONTROL)
-        await control.send(wire.encode_request(1, wire.RecoveryRead(1, 0, b"")))
-        assert isinstance(await reply_on(control, 1), ReadAnswer)
-        await made.world.clock.sleep(DEAF_SECONDS + ROOM_SECONDS)
-        assert made.service.answer_bytes == 0
-        made.net.kill("client")
-        await listener.close(0)
-        await made.tasks.close()
-        await node.stop()
-
-    run_seed(1, play, deadline_seconds=3600)
 
 
 @bench(max_read_bytes=5 * MIB)

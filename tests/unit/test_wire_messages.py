@@ -1,4 +1,4 @@
-"""The messages between client and bookie, there and back; and what is none of them."""
+"""Messages between client and bookie: decoded as encoded, and invalid ones refused."""
 
 import re
 from pathlib import Path
@@ -39,10 +39,10 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MAX_ENTRY_BYTES, MAX_PAGE
 from tallybook.proto import bookie_pb2 as pb
-from tallybook.runtime import grpc_inspection as inspection
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, MAX_LACS
-from tallybook.runtime.wire_versions import Versions
+from tallybook.wire import inspection
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import MAX_ATTACHED_LEDGERS, MAX_LACS
+from tallybook.wire.versions import Versions
 
 ids = st.integers(0, MAX_ID)
 lacs = st.integers(-1, MAX_ID)
@@ -177,23 +177,18 @@ def test_an_error_arrives_as_its_own_class_with_its_sentence(kind):
     assert reply.outcome.message == "entry 7 of ledger 1"
 
 
-def test_busy_arrives_with_its_hint():
-    outcome = wire.decode_reply(wire.encode_reply(9, Busy("full", retry_after_ms=70))).outcome
-    assert isinstance(outcome, Busy)
-    assert outcome.retry_after_ms == 70
-
-
-def test_a_defect_of_the_bookie_is_not_taken_for_one_of_the_client():
-    outcome = wire.decode_reply(wire.encode_reply(9, InvariantViolation("impossible"))).outcome
-    assert type(outcome) is TallybookError
-    assert outcome.outcome is Outcome.UNKNOWN
+def test_busy_arrives_with_its_hint_and_a_defect_is_not_taken_for_one_of_the_client():
+    busy = wire.decode_reply(wire.encode_reply(9, Busy("full", retry_after_ms=70))).outcome
+    assert (type(busy), busy.retry_after_ms) == (Busy, 70)
+    defect = wire.decode_reply(wire.encode_reply(9, InvariantViolation("impossible"))).outcome
+    assert (type(defect), defect.outcome) == (TallybookError, Outcome.UNKNOWN)
 
 
 def test_the_documentation_lists_every_code():
     def classes(root):
         return [root, *(below for child in root.__subclasses__() for below in classes(child))]
 
-    page = Path(__file__).parents[2].joinpath("docs/formats/wire.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs/reference/formats/wire.md").read_text()
     listed = {int(code): name for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)}
     assert listed == {
         kind.wire_code: kind.__name__ for kind in classes(TallybookError) if kind.__module__.startswith("tallybook.")
@@ -204,18 +199,13 @@ def test_a_long_sentence_is_cut():
     assert len(wire.encode_reply(9, EntryAbsent("x" * 10_000_000))) < 2000
 
 
-@pytest.mark.parametrize("adds", [True, False])
-def test_a_refusal_is_raised_by_whoever_waits_for_the_welcome_or_reads_on(adds):
+def test_a_refusal_is_raised_to_callers_that_wait_for_the_welcome_or_acks_and_is_a_reply_to_others():
     refusal = wire.encode_refusal(Unauthorized("no"))
-    with pytest.raises(Unauthorized):
-        wire.decode_welcome(refusal)
-    if adds:
+    for decode in (wire.decode_welcome, wire.decode_acks):
         with pytest.raises(Unauthorized):
-            wire.decode_acks(refusal)
-    else:
-        reply = wire.decode_reply(refusal)
-        assert reply.request_id == 0
-        assert isinstance(reply.outcome, Unauthorized)
+            decode(refusal)
+    reply = wire.decode_reply(refusal)
+    assert (reply.request_id, type(reply.outcome)) == (0, Unauthorized)
 
 
 @pytest.mark.parametrize(
@@ -249,46 +239,48 @@ def not_utf8(message) -> bytes:
     return found.replace(b"abc", b"\xff\xfe\xfd")
 
 
+def request(**fields) -> bytes:
+    return pb.Request(request_id=1, **fields).SerializeToString()
+
+
+def reply(**fields) -> bytes:
+    return pb.Reply(request_id=1, **fields).SerializeToString()
+
+
+BODY = bytes(64)
+
+
 @pytest.mark.parametrize(
     ("decode", "message"),
     [
         (wire.decode_hello, b""),
-        (wire.decode_hello, pb.Request(request_id=1, read_lac=pb.ReadLac()).SerializeToString()),
+        (wire.decode_hello, request(read_lac=pb.ReadLac())),
         (wire.decode_hello, wire.encode_hello(wire.Hello("cluster", "c" * 5000, None))),
         (wire.decode_hello, b"\x0a\x05\x12\x03\xff\xfe\xfd"),  # a cluster id that is not UTF-8
+        (wire.decode_hello, b"\x08\x01"),  # the hello as a number
         (wire.decode_welcome, b""),
         (wire.decode_welcome, b"\xff" * 20),
+        (wire.decode_welcome, b"\x08\x01"),
+        (wire.decode_welcome, not_utf8(pb.Reply(welcome=pb.Welcome(bookie_id="abc")))),
         (wire.decode_adds, b"\x0a\x00"),  # a second hello
         (wire.decode_adds, b"\x12\x7f"),
         (wire.decode_acks, b"\x12\x7f"),
-        (wire.decode_request, b""),
-        (wire.decode_request, pb.Request(read_lac=pb.ReadLac()).SerializeToString()),  # no id
-        (wire.decode_request, pb.Request(request_id=1, recovery_add=pb.RecoveryAdd()).SerializeToString()),
-        (
-            wire.decode_request,
-            pb.Request(request_id=1, recovery_add=pb.RecoveryAdd(), batches=[bytes(64), bytes(64)]).SerializeToString(),
-        ),
-        (wire.decode_request, pb.Request(request_id=1, repair_add=pb.RepairAdd()).SerializeToString()),
-        (wire.decode_request, pb.Request(request_id=1, trace=pb.Trace(), batches=[bytes(64)]).SerializeToString()),
-        (
-            wire.decode_reply,
-            pb.Reply(request_id=1, status_answer=pb.StatusAnswer(), batches=[bytes(64)]).SerializeToString(),
-        ),
-        (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(), batches=[bytes(64)]).SerializeToString()),
-        (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(key=bytes(5000))).SerializeToString()),
-        (wire.decode_hello, b"\x08\x01"),  # the hello as a number
-        (wire.decode_welcome, b"\x08\x01"),
-        (wire.decode_request, b"\x12\x01a"),  # an id that is text
-        (wire.decode_reply, b"\x12\x01a"),
-        (wire.decode_welcome, not_utf8(pb.Reply(welcome=pb.Welcome(bookie_id="abc")))),
-        (wire.decode_reply, not_utf8(pb.Reply(request_id=1, failure=pb.Failure(code=1, message="abc")))),
         (wire.decode_acks, not_utf8(pb.AddReply(failure=pb.Failure(code=1, message="abc")))),
+        (wire.decode_request, b""),
+        (wire.decode_request, b"\x12\x01a"),  # an id that is text
+        (wire.decode_request, pb.Request(read_lac=pb.ReadLac()).SerializeToString()),  # no id
+        (wire.decode_request, request(recovery_add=pb.RecoveryAdd())),
+        (wire.decode_request, request(recovery_add=pb.RecoveryAdd(), batches=[BODY, BODY])),
+        (wire.decode_request, request(repair_add=pb.RepairAdd())),
+        (wire.decode_request, request(trace=pb.Trace(), batches=[BODY])),
+        (wire.decode_request, request(fence=pb.Fence(), batches=[BODY])),
+        (wire.decode_request, request(fence=pb.Fence(key=bytes(5000)))),
         (wire.decode_reply, b""),
-        (wire.decode_reply, pb.Reply(request_id=1).SerializeToString()),
-        (
-            wire.decode_reply,
-            pb.Reply(request_id=1, done_answer=pb.DoneAnswer(), batches=[bytes(64)]).SerializeToString(),
-        ),
+        (wire.decode_reply, b"\x12\x01a"),
+        (wire.decode_reply, reply()),
+        (wire.decode_reply, reply(status_answer=pb.StatusAnswer(), batches=[BODY])),
+        (wire.decode_reply, reply(done_answer=pb.DoneAnswer(), batches=[BODY])),
+        (wire.decode_reply, not_utf8(pb.Reply(request_id=1, failure=pb.Failure(code=1, message="abc")))),
     ],
 )
 def test_what_is_not_a_message_of_its_kind_is_a_violation(decode, message):
@@ -303,7 +295,7 @@ def test_batches_of_the_wrong_type_are_passed_over_as_any_field_is_that_is_not_k
     assert wire.decode_request(fence + number) == wire.decode_request(fence)
 
 
-@pytest.mark.parametrize("depth", [10, 90, 101, 5_000, 250_000])
+@pytest.mark.parametrize("depth", [10, 101, 250_000])
 @pytest.mark.parametrize("ended", [True, False], ids=["whole", "cut"])
 def test_groups_within_groups_are_passed_over_or_refused_and_not_followed_down(depth, ended):
     nested = b"\xa3\x06" * depth + b"\xa4\x06" * (depth - (not ended))
@@ -324,17 +316,12 @@ def test_groups_within_groups_are_passed_over_or_refused_and_not_followed_down(d
             decode(good + nested)
 
 
-@pytest.mark.parametrize(
-    "decode",
-    [
-        wire.decode_hello,
-        wire.decode_welcome,
-        wire.decode_adds,
-        wire.decode_acks,
-        wire.decode_request,
-        wire.decode_reply,
-    ],
-)
+DECODERS = (
+    wire.decode_hello, wire.decode_welcome, wire.decode_adds, wire.decode_acks, wire.decode_request, wire.decode_reply,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("decode", DECODERS)
 @given(message=st.binary(max_size=120))
 def test_any_bytes_are_a_message_or_a_typed_error(decode, message):
     try:

@@ -1,11 +1,11 @@
-"""What recoveries ask over a narrow link: answers behind the copies that they read are not late."""
+"""Recoveries over a narrow link: answers queued behind large reads are not late."""
 
 import pytest
 
-from tallybook.client.rpc_requests import MOST_DEADLINES
+from tallybook.client.connection.request_stream import MAX_DEADLINES
 from tallybook.core.answers import ReadAnswer
 from tallybook.core.errors import RequestTimeout
-from tallybook.runtime.transport import Lane
+from tallybook.wire.lanes import Lane
 
 from .test_wire_client import batch, scripted
 
@@ -23,8 +23,7 @@ async def answered_reads(bookie, connection, count: int) -> None:
 
 @pytest.mark.parametrize("what", ["recovery_read", "fence", "recovery_add"])
 @scripted
-async def test_while_a_recovery_gets_copies_what_is_answered_behind_them_is_not_late(bookie, what):
-    connection = await bookie.open()
+async def test_while_a_recovery_gets_copies_what_is_answered_behind_them_is_not_late(bookie, connection, what):
     reads = bookie.call(answered_reads(bookie, connection, 3))
     await bookie.world.clock.sleep(0.01)
     arguments = {"recovery_read": (1, 9, b""), "fence": (1, b""), "recovery_add": (batch(9), b"")}[what]
@@ -35,19 +34,16 @@ async def test_while_a_recovery_gets_copies_what_is_answered_behind_them_is_not_
     with pytest.raises(RequestTimeout):
         await behind
     assert bookie.world.clock.monotonic() - since <= 1.01 * bookie.settings.request_timeout_ms / 1000
-    await connection.close()
 
 
 @scripted
-async def test_a_recovery_read_that_is_not_answered_fails_however_many_others_are(bookie):
-    connection = await bookie.open()
+async def test_a_recovery_read_that_is_not_answered_fails_however_many_others_are(bookie, connection):
     began = bookie.world.clock.monotonic()
     never = bookie.call(connection.recovery_read(1, 99, b""))
     await bookie.asked(Lane.CONTROL)
-    reads = bookie.call(answered_reads(bookie, connection, 2 * MOST_DEADLINES))
+    reads = bookie.call(answered_reads(bookie, connection, 2 * MAX_DEADLINES))
     with pytest.raises(RequestTimeout):
         await never
     took_ms = (bookie.world.clock.monotonic() - began) * 1000
-    assert took_ms <= 1.01 * MOST_DEADLINES * bookie.settings.request_timeout_ms
+    assert took_ms <= 1.01 * MAX_DEADLINES * bookie.settings.request_timeout_ms
     await reads
-    await connection.close()

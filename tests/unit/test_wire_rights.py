@@ -1,27 +1,32 @@
-"""Rights on a bookie's streams: those of now, however old the stream is, and a trace of who has a wrong key."""
+"""Authorization on streams of a bookie: current permissions apply to old streams, and wrong keys are logged."""
+
+import ast
+import inspect
+from typing import get_args
 
 import pytest
 
-from tallybook.bookie.verifiers import LedgerFacts
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.rpc import request_stream
 from tallybook.core.access import Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, InvalidArgument, TallybookError, Unauthorized
 from tallybook.core.keys import key_verifier
-from tallybook.runtime import grpc_inspection as inspection
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.allowed import LOOK_SECONDS
-from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS, frame_batch
+from tallybook.runtime.security.reauthorization import RECHECK_SECONDS
 from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.sim.wire_bench import bench, reason_of, reply_on
+from tallybook.wire import inspection
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import WRITER_RETURN_SECONDS, frame_batch
+from tallybook.wire.lanes import Lane
 
 KEY, WRONG = b"k" * 16, b"w" * 16
 
 
-class Somebody:
-    """Lets everybody in as one principal, and looks who he is now."""
+class OneCaller:
+    """Accepts every caller as one principal, and looks its permissions up at each check."""
 
     def __init__(self, *permissions: Permission) -> None:
-        self.principal_now: Principal | TallybookError = Principal("somebody", frozenset(permissions))
+        self.principal_now: Principal | TallybookError = Principal("caller", frozenset(permissions))
 
     def principal(self, presented: Presented) -> Principal:
         if isinstance(self.principal_now, TallybookError):
@@ -31,17 +36,17 @@ class Somebody:
 
 @pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
 @pytest.mark.parametrize(
-    "now", [AccessDenied("not he"), Principal("somebody", frozenset(Permission), ledgers=("mine-",))]
+    "now", [AccessDenied("no access"), Principal("caller", frozenset(Permission), ledgers=("mine-",))]
 )
 @bench()
 async def test_a_stream_ends_within_a_minute_of_a_change_of_the_rules_that_forbids_it(made, lane, now, caplog):
-    made.service._access = somebody = Somebody(*Permission)
+    made.service._access = caller = OneCaller(*Permission)
     stream, _ = await made.open(lane)
-    await made.world.clock.sleep(3 * LOOK_SECONDS)
+    await made.world.clock.sleep(3 * RECHECK_SECONDS)
     assert made.service.stream_count == 1
-    somebody.principal_now, changed = now, made.world.clock.monotonic()
+    caller.principal_now, changed = now, made.world.clock.monotonic()
     assert isinstance(await reason_of(stream), AccessDenied)
-    assert made.world.clock.monotonic() - changed <= LOOK_SECONDS + 1
+    assert made.world.clock.monotonic() - changed <= RECHECK_SECONDS + 1
     await made.world.clock.sleep(1)
     assert made.service.stream_count == 0
     [line] = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
@@ -51,7 +56,7 @@ async def test_a_stream_ends_within_a_minute_of_a_change_of_the_rules_that_forbi
 @bench()
 async def test_a_ledger_has_no_writer_in_one_that_attached_it_and_may_not_write(made):
     rest = [permission for permission in Permission if permission is not Permission.WRITE]
-    made.service._access = somebody = Somebody(*rest)
+    made.service._access = caller = OneCaller(*rest)
     await made.world.clock.sleep(WRITER_RETURN_SECONDS)
     adds, _ = await made.attached()
     control, _ = await made.open(Lane.CONTROL)
@@ -60,13 +65,13 @@ async def test_a_ledger_has_no_writer_in_one_that_attached_it_and_may_not_write(
     async def writer() -> bool | None:
         nonlocal number
         number += 1
-        await made.world.clock.sleep(LOOK_SECONDS + 1)
+        await made.world.clock.sleep(RECHECK_SECONDS + 1)
         await control.send(wire.encode_request(number, inspection.AskHeld(1, 0, 0)))
         return (await reply_on(control, number)).writer
 
     said = [await writer()]
     for permissions in (Permission, rest):
-        somebody.principal_now = Principal("somebody", frozenset(permissions))
+        caller.principal_now = Principal("caller", frozenset(permissions))
         said.append(await writer())
     adds.abort()
     assert [*said, await writer()] == [False, True, False, False]
@@ -74,7 +79,7 @@ async def test_a_ledger_has_no_writer_in_one_that_attached_it_and_may_not_write(
 
 @bench()
 async def test_streams_are_served_by_the_rights_of_now(made):
-    made.service._access = somebody = Somebody(Permission.READ)
+    made.service._access = caller = OneCaller(Permission.READ)
     adds, _ = await made.attached()
     control, _ = await made.open(Lane.CONTROL)
     number = 0
@@ -90,8 +95,8 @@ async def test_streams_are_served_by_the_rights_of_now(made):
 
     assert await allowed() == (False, False)
     for permissions, expected in ((list(Permission), True), ([Permission.READ], False), (list(Permission), True)):
-        somebody.principal_now = Principal("somebody", frozenset(permissions))
-        await made.world.clock.sleep(LOOK_SECONDS + 1)
+        caller.principal_now = Principal("caller", frozenset(permissions))
+        await made.world.clock.sleep(RECHECK_SECONDS + 1)
         assert await allowed() == (expected, expected)
     assert made.service.stream_count == 2
 
@@ -101,9 +106,9 @@ async def facts(_ledger_id: int) -> LedgerFacts:
 
 
 @bench()
-async def test_who_guesses_the_key_of_a_ledger_is_in_the_audit_log_once_a_minute_of_each_kind_of_request(made, caplog):
+async def test_wrong_ledger_keys_are_in_the_audit_log_once_a_minute_per_kind_of_request(made, caplog):
     made.bookie._facts_of = facts
-    made.service._access = made.service._refusals._access = Somebody(*Permission)
+    made.service._access = made.service._refusals._access = OneCaller(*Permission)
     adds, _ = await made.open(Lane.ADD)
     await adds.send(wire.encode_attach(wire.Attach(1, WRONG)))
     control, _ = await made.open(Lane.CONTROL)
@@ -117,30 +122,27 @@ async def test_who_guesses_the_key_of_a_ledger_is_in_the_audit_log_once_a_minute
         assert isinstance(await reply_on(control, 2 * number + 1), Unauthorized)
     told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
     assert {(line["method"], line["principal"], line["error_type"]) for line in told} == {
-        (f"bookie {what}", "somebody", "Unauthorized") for what in ("add", "Fence", "RecoveryAdd")
+        (f"bookie {what}", "caller", "Unauthorized") for what in ("add", "Fence", "RecoveryAdd")
     }
     assert len(told) == 3
 
 
+@pytest.mark.parametrize(
+    ("ask", "denied"), [(inspection.EndLimbo(1), Unauthorized), (wire.Fence(1, KEY), AccessDenied)]
+)
 @bench()
-async def test_a_repair_that_comes_too_early_guesses_no_key(made, caplog):
-    made.service._access = Somebody(*Permission)
-    control, _ = await made.open(Lane.CONTROL)
-    await control.send(wire.encode_request(1, inspection.EndLimbo(1)))
-    outcome = await reply_on(control, 1)
-    assert isinstance(outcome, Unauthorized)
-    assert not [record for record in caplog.records if record.getMessage() == "refused"]
-
-
-@bench()
-async def test_what_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(made, caplog):
-    async def denied(_ledger_id: int) -> bytes:
+async def test_what_is_no_guess_of_a_key_or_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(
+    made, ask, denied, caplog
+):
+    async def facts_are_denied(_ledger_id: int) -> bytes:
         raise AccessDenied("the metadata are another user's")
 
-    made.bookie._facts_of = denied
+    made.service._access = OneCaller(*Permission)
+    if denied is AccessDenied:
+        made.bookie._facts_of = facts_are_denied
     control, _ = await made.open(Lane.CONTROL)
-    await control.send(wire.encode_request(1, wire.Fence(1, KEY)))
-    assert isinstance(await reply_on(control, 1), AccessDenied)
+    await control.send(wire.encode_request(1, ask))
+    assert isinstance(await reply_on(control, 1), denied)
     assert not [record for record in caplog.records if record.getMessage() == "refused"]
 
 
@@ -152,18 +154,18 @@ async def asked(made, number: int, control, permission: str, command: str = "boo
 @bench()
 async def test_a_command_is_allowed_by_the_permission_that_it_needs_and_noted(made, caplog):
     caplog.set_level("INFO", "tallybook.audit")
-    made.service._access = made.service._refusals._access = somebody = Somebody(Permission.READ, Permission.WRITE)
+    made.service._access = made.service._refusals._access = caller = OneCaller(Permission.READ, Permission.WRITE)
     control, _ = await made.open(Lane.CONTROL)
     assert await asked(made, 1, control, "write", "ledger rm", "7") is None
     assert isinstance(await asked(made, 2, control, "administer"), AccessDenied)
-    somebody.principal_now = Principal("somebody", frozenset({Permission.READ, Permission.ADMINISTER}))
-    await made.world.clock.sleep(LOOK_SECONDS + 1)
+    caller.principal_now = Principal("caller", frozenset({Permission.READ, Permission.ADMINISTER}))
+    await made.world.clock.sleep(RECHECK_SECONDS + 1)
     assert isinstance(await asked(made, 3, control, "write"), AccessDenied)
     assert await asked(made, 4, control, "administer") is None
     lines = [record.tallybook_fields for record in caplog.records if record.getMessage() == "command"]
     assert [(line["principal"], line["command"], line["arguments"]) for line in lines] == [
-        ("somebody", "ledger rm", "7"),
-        ("somebody", "bookie drain", "b3"),
+        ("caller", "ledger rm", "7"),
+        ("caller", "bookie drain", "b3"),
     ]
     [refusal, *_] = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
     assert refusal["method"] == "bookie Authorize"
@@ -181,3 +183,16 @@ async def test_a_permission_that_is_none_or_a_command_that_is_too_long_is_the_ca
     control, _ = await made.open(Lane.CONTROL)
     assert isinstance(await asked(made, 1, control, permission, command, arguments), InvalidArgument)
     assert not [record for record in caplog.records if record.getMessage() == "command"]
+
+
+def test_every_kind_of_request_has_a_permission_a_lane_and_a_handler() -> None:
+    kinds = {kind.__name__ for kind in get_args(wire.Ask)}
+    tables = {
+        node.target.attr if isinstance(node.target, ast.Attribute) else node.target.id: node.value
+        for node in ast.walk(ast.parse(inspect.getsource(request_stream)))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute | ast.Name)
+    }
+    for table in ("_PERMISSIONS", "_serve_kind"):
+        assert {key.attr for key in tables[table].keys} == kinds, table
+    on_lanes = {kind.__name__ for lane in request_stream._ON_LANE.values() for kind in lane}
+    assert on_lanes == kinds

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from tallybook.client.writer.ensemble.failure_detector import CATCH_UP_TIMEOUTS, too_far_behind
+from tallybook.client.writer.ensemble.members import EnsemblePosition, MemberState
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.members import Member, Position
-from tallybook.client.writer.patience import CATCH_UP_TIMEOUTS, too_far_behind
-from tallybook.client.writer.rules import WriterRules
-from tallybook.core.answers import Withheld
+from tallybook.client.writer.policy import WriterPolicy
+from tallybook.core.answers import AddNotSent
 from tallybook.core.errors import Busy
 from tallybook.core.quorum import Quorum
 
 TIMEOUT_S = 10.0
 PATIENCE_S = CATCH_UP_TIMEOUTS * TIMEOUT_S
 LIMIT = 1_000
-RULES = WriterRules(TIMEOUT_S, TIMEOUT_S / 3, LIMIT)
+RULES = WriterPolicy(TIMEOUT_S, TIMEOUT_S / 3, LIMIT)
 QUORUM = Quorum(3, 3, 2)
+CALM = {"busy_at": float("-inf")}
 
 
 class Ensemble:
     """Three members that serve; ``behind`` lags, and the others say all the time that they are busy."""
 
     def __init__(self) -> None:
-        self.members = [Position(f"b{at}", Member.UP, serving=True) for at in range(3)]
+        self.members = [EnsemblePosition(f"b{at}", MemberState.UP, serving=True) for at in range(3)]
         self.behind = self.members[2]
 
     def gives_up(self, now: float, *, lag: int = LIMIT + 200, caught_up: int = 0, overloaded: bool = True) -> bool:
@@ -69,43 +70,35 @@ def test_one_that_is_behind_alone_is_given_up_at_once() -> None:
     assert Ensemble().gives_up(100, overloaded=False)
 
 
-@pytest.mark.parametrize("state", [Member.UP, Member.DOWN])
-def test_one_that_does_not_answer_is_given_up_at_once_whoever_is_overloaded(state: Member) -> None:
+@pytest.mark.parametrize("state", [MemberState.UP, MemberState.DOWN])
+def test_a_member_that_does_not_respond_is_given_up_at_once_with_any_others_overloaded(state: MemberState) -> None:
     ensemble = Ensemble()
     ensemble.behind.state, ensemble.behind.serving = state, False
     assert ensemble.gives_up(100)
 
 
-def overloaded_four() -> list[Position]:
+def overloaded_four() -> list[EnsemblePosition]:
     """Members of which the last is behind, and the first two are busy."""
-    members = [Position(f"b{at}", Member.UP, serving=True) for at in range(4)]
+    members = [EnsemblePosition(f"b{at}", MemberState.UP, serving=True) for at in range(4)]
     members[0].busy_at = members[1].busy_at = 100
     members[3].lag_bytes = LIMIT + 1
     return members
 
 
-@pytest.mark.parametrize("calm", [0, 1])
-def test_others_are_overloaded_where_those_who_are_not_make_no_quorum(calm: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "is_calm"),
+    [({}, False), (CALM, True), (CALM | {"state": MemberState.LOST}, False), (CALM | {"serving": False}, False)],
+    ids=["busy", "calm", "lost", "unproven"],
+)
+def test_others_are_overloaded_if_the_rest_makes_no_quorum_and_only_those_that_serve_are_calm(first, is_calm):
     members = overloaded_four()
-    for member in members[:calm]:
-        member.busy_at = float("-inf")
-    assert too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100) is (calm == 1)
-
-
-def test_who_is_lost_is_not_calm() -> None:
-    members = overloaded_four()
-    members[0].busy_at, members[0].state = float("-inf"), Member.LOST
-    assert not too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
-
-
-def test_who_has_yet_to_prove_that_it_serves_is_not_calm() -> None:
-    members = overloaded_four()
-    members[0].busy_at, members[0].serving = float("-inf"), False
-    assert not too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
+    for name, value in first.items():
+        setattr(members[0], name, value)
+    assert too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100) is is_calm
 
 
 @pytest.mark.parametrize("proven", [False, True])
-def test_what_a_client_withholds_makes_only_those_busy_who_have_proved_that_they_serve(proven: bool) -> None:
+def test_adds_withheld_by_a_client_make_only_proven_bookies_busy(proven: bool) -> None:
     machine = WriterMachine(1, Quorum(1, 1, 1), ["b0"], RULES, now=0.0)
     machine.connected(0, 0.0)
     machine.submit(0, 0, 1, bytes(1), 0.0)
@@ -114,15 +107,15 @@ def test_what_a_client_withholds_makes_only_those_busy_who_have_proved_that_they
     machine.connected(0, 1.0)
     if proven:
         machine.acked(0, 0, "b0")
-    machine.refused(0, Withheld(1, 1, 1, Busy.wire_code), 2.0)
+    machine.refused(0, AddNotSent(1, 1, 1, Busy.wire_code), 2.0)
     [member] = machine._positions
     assert (member.serves, member.busy_since, member.busy_at > 0) == (proven, 2.0 if proven else None, proven)
 
 
-def test_where_nobody_else_is_there_nobody_is_overloaded() -> None:
+def test_a_single_member_is_never_overloaded() -> None:
     members = overloaded_four()
     for member in members[:3]:
-        member.busy_at, member.state = float("-inf"), Member.DOWN
+        member.busy_at, member.state = float("-inf"), MemberState.DOWN
     assert too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
 
 
@@ -140,5 +133,5 @@ def test_a_writer_keeps_one_that_stays_as_far_behind_as_it_is_and_takes_batch_af
         if number >= backlog:
             machine.acked(2, number - backlog, "b2")
         machine.tick(now)
-        assert machine.member(2) is Member.UP, f"at {now} s"
+        assert machine.member(2) is MemberState.UP, f"at {now} s"
     assert machine._positions[2].lag_bytes > LIMIT

@@ -1,4 +1,4 @@
-"""The writer machine under any order of events: what it confirms, holds and records is always true."""
+"""The writer machine with any order of events: what it confirms, holds and records is always true."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tallybook.client.writer.actions import (
     Send,
     SendLater,
 )
+from tallybook.client.writer.ensemble.members import MemberState
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.members import Member
-from tallybook.client.writer.rules import WriterRules
-from tallybook.core.answers import AddAnswer, Withheld
+from tallybook.client.writer.policy import WriterPolicy
+from tallybook.core.answers import AddAnswer, AddNotSent
 from tallybook.core.errors import BookieUnavailable, Busy, DiskFailed, LedgerFenced
 from tallybook.core.quorum import Quorum
 
@@ -31,8 +31,8 @@ TIMEOUT_S = 10.0
 REFUSALS = (Busy, BookieUnavailable, DiskFailed)
 
 
-def rules(timeout_s: float = TIMEOUT_S, lag_limit_bytes: int = 1000, **more: bool | int) -> WriterRules:
-    return WriterRules(timeout_s, timeout_s / 3, lag_limit_bytes, **more)  # type: ignore[arg-type]
+def rules(timeout_s: float = TIMEOUT_S, lag_limit_bytes: int = 1000, **more: bool | int) -> WriterPolicy:
+    return WriterPolicy(timeout_s, timeout_s / 3, lag_limit_bytes, **more)
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
@@ -72,7 +72,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         for action in actions:
             match action:
                 case Send():
-                    assert self.machine.member(action.position) is Member.UP
+                    assert self.machine.member(action.position) is MemberState.UP
                     assert action.position in self.quorum.write_set(action.first_entry_id)
                     holder = self.machine.bookie_of(action.position)
                     assert holder in self.ensemble_of(action.first_entry_id), "a batch goes to a bookie of its fragment"
@@ -125,7 +125,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def ack(self, data: st.DataObject) -> None:
         position, first, bookie = data.draw(st.sampled_from(self.sent))
         self.hope_at = self.now
-        if self.machine.member(position) is not Member.GONE or self.machine.bookie_of(position) != bookie:
+        if self.machine.member(position) is not MemberState.GONE or self.machine.bookie_of(position) != bookie:
             self.acked[first].add(bookie)
         self.take(self.machine.acked(position, first, bookie))
 
@@ -134,7 +134,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def refuse(self, data: st.DataObject, kind: type[Busy | BookieUnavailable | DiskFailed], withheld: bool) -> None:
         position, first, _ = data.draw(st.sampled_from(self.sent))
         self.ever_busy = self.ever_busy or kind is Busy
-        answer = (Withheld if withheld and kind is Busy else AddAnswer)(1, first, 1, kind.wire_code, 1)
+        answer = (AddNotSent if withheld and kind is Busy else AddAnswer)(1, first, 1, kind.wire_code, 1)
         self.take(self.machine.refused(position, answer, self.now))
 
     @rule(data=st.data())
@@ -225,11 +225,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                 assert holder in self.acked[first] or on_record or owed
 
     @invariant()
-    def whatever_a_connected_member_owes_was_sent_or_will_be(self) -> None:
+    def everything_a_connected_member_owes_was_sent_or_will_be(self) -> None:
         if not hasattr(self, "machine"):
             return
         for position, member in enumerate(self.machine._positions):
-            if member.state is Member.UP:
+            if member.state is MemberState.UP:
                 outbox = member.outbox
                 known = {*outbox._sent, *outbox._later}
                 owed = {first for first, batch in self.machine._batches.items() if batch.owed_to(position)}

@@ -1,9 +1,9 @@
-"""What the ZooKeeper server of tests and benchmarks says when it cannot run, and that it leaves nothing behind."""
+"""The ZooKeeper server for tests and benchmarks: its errors if it cannot run, and its cleanup."""
 
 import pytest
 
-from tallybook.bench import zookeeper_server
-from tallybook.bench.zookeeper_server import ZooKeeperNotStarted, ZooKeeperServer
+from tallybook.bench.equipment import zookeeper_server
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperNotStarted, ZooKeeperServer
 
 
 def test_a_missing_java_is_named_in_one_sentence(tmp_path, monkeypatch):
@@ -24,7 +24,7 @@ def test_a_server_that_does_not_come_up_shows_what_it_printed_and_is_gone(tmp_pa
     java.chmod(0o755)
     monkeypatch.setattr(zookeeper_server, "_requirements", lambda: (str(java), "jars"))
     server = ZooKeeperServer(tmp_path / "data")
-    with pytest.raises(ZooKeeperNotStarted, match=r"does not come up on 127.0.0.1:.*no such option"):
+    with pytest.raises(ZooKeeperNotStarted, match=r"did not start on 127.0.0.1:.*no such option"):
         server.start()
     assert server.pid is None
     with pytest.raises(ZooKeeperNotStarted, match="does not run"):

@@ -1,4 +1,4 @@
-"""The disks under contract: simulated, and real with and without O_DIRECT, on a file system and tmpfs."""
+"""The disks under contract: simulated, and real with and without O_DIRECT, on a file system and on tmpfs."""
 
 import asyncio
 import tempfile
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.runtime.deterministic import SimDisk
-from tallybook.runtime.disk import Disk, DiskFile
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
+from tallybook.runtime.disk.port import Disk, DiskFile
+from tallybook.sim.deterministic import SimDisk
 
 SHARED_MEMORY = Path("/dev/shm")
 KINDS = ["sim", "real-direct", "real-buffered", *(["real-tmpfs"] if SHARED_MEMORY.is_dir() else [])]

@@ -1,4 +1,4 @@
-"""What the files and directories of every Disk do. ``conftest.py`` lists the disks."""
+"""Contract of ``Disk``: files and directories. ``conftest.py`` lists the disks."""
 
 import asyncio
 

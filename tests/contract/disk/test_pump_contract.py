@@ -1,4 +1,4 @@
-"""What the pump of every Disk does. ``conftest.py`` lists the disks."""
+"""Contract of ``Pump``, the write thread of a disk. ``conftest.py`` lists the disks."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.core.errors import DiskFailed, InvalidArgument, InvariantViolation
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.disk import Disk, DiskFile, PlannedWrite
+from tallybook.runtime.disk.port import Disk, DiskFile, PlannedWrite
 
 DEADLINE_SECONDS = 20
 
@@ -28,7 +28,7 @@ class Source:
     errors: list[tuple[object, Exception]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     raising: dict[str, Exception] = field(default_factory=dict)
-    """What a method raises the next time it is called."""
+    """Errors that methods raise at their next call."""
 
     def put(self, file: DiskFile, offset: int, data: bytes, token: object) -> None:
         buffer = self.disk.buffer(len(data))
@@ -63,7 +63,7 @@ class Source:
                 await self.changed.wait()
 
 
-async def test_a_pump_writes_in_the_order_of_take_and_tells_in_that_order(place) -> None:
+async def test_a_pump_writes_and_reports_in_the_order_of_take(place) -> None:
     file = await place.file("f", block(b"-", 100), durable=True)
     source = Source(place.disk)
     for index in range(100):
@@ -94,7 +94,7 @@ async def test_a_pump_loses_no_kick_that_comes_as_it_falls_asleep(place) -> None
     file = await place.file("f", block(b"-", 2), durable=True)
     source = Source(place.disk)
     pump = place.disk.pump(source, name="test")
-    # Not waiting for the first write of a pair: the second kick meets the pump in whatever state it then is.
+    # The test does not wait for the first write of a pair: the second kick may meet the pump in any state.
     for index in range(0, 400, 2):
         for turn in (0, 1):
             source.put(file, turn * BLOCK_BYTES, block(b"x"), index + turn)
@@ -184,8 +184,8 @@ async def test_two_pumps_of_one_disk_do_not_mix(place) -> None:
 
 
 @pytest.mark.parametrize("method", ["take", "done"])
-async def test_a_source_that_raises_hears_once_that_the_pump_has_stopped(place, method: str) -> None:
-    """Nobody else would: a bookie whose journal's thread had ended would stay registered, and never ack again."""
+async def test_a_source_that_raises_is_notified_once_that_the_pump_has_stopped(place, method: str) -> None:
+    """Otherwise a bookie whose journal thread had ended would stay registered, and never ack again."""
     file = await place.file("f", block(b"-", 3), durable=True)
     source = Source(place.disk)
     pump = place.disk.pump(source, name="test")

@@ -1,4 +1,4 @@
-"""The metadata drivers as the contract suites meet them: a fresh store for each test, and as many clients as needed."""
+"""The metadata drivers under contract: a fresh store for each test, with as many clients as needed."""
 
 import asyncio
 import itertools
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.metadata.client import MetadataClient
-from tallybook.metadata.guarded import read_only
+from tallybook.metadata.guarded_store import read_only
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.sqlite.timing import Timing
@@ -25,7 +25,7 @@ SQLITE_TIMING = Timing(heartbeat_seconds=0.05, expiry_seconds=10, poll_seconds=0
 
 
 class StandingBootClock:
-    """Time since boot, standing still: nobody expires by accident, however slow the machine is."""
+    """Time since boot that stands still: no session expires by accident, however slow the machine is."""
 
     boot_id = "this boot"
 
@@ -89,7 +89,7 @@ class ZooKeeperWorld:
         )
 
     async def expire(self, client: MetadataClient, bookie_id: str) -> None:
-        """End the session from a second connection, which tells ZooKeeper to close it."""
+        """End the session over a second connection, which asks ZooKeeper to close it."""
         session = client.store._session._kazoo.client_id
 
         def close_session() -> None:

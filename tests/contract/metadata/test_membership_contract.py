@@ -1,4 +1,4 @@
-"""What every membership promises about who is alive: one suite over all three drivers."""
+"""Contract of ``Membership``: which bookies are alive. One suite for all drivers."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ async def test_a_registered_bookie_is_seen_as_it_described_itself(world):
         await sees(store, other, {"b1": info})
 
 
-async def test_nobody_is_alive_in_a_new_store(world):
+async def test_no_bookie_is_alive_in_a_new_store(world):
     async with world() as store:
         assert await (await store.client()).membership.bookies() == {}
 

@@ -1,4 +1,4 @@
-"""What every metadata store promises about ledgers, ids, cookies and watches: one suite over all three drivers."""
+"""Contract of ``MetadataStore``: ledgers, ids, cookies and watches. One suite for all drivers."""
 
 import asyncio
 import random
@@ -10,9 +10,16 @@ from tallybook.core.errors import InvalidArgument, LedgerExists, MetadataConflic
 from tallybook.core.ids import MAX_ID, NO_IDENTITY
 from tallybook.core.limits import LEDGER_ID_BLOCK, MAX_CUSTOM_METADATA_BYTES
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange, begin_recovery
+from tallybook.metadata.ledger.model import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    MissedRange,
+    begin_recovery,
+)
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import BadVersion, Deletion, Ok
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
@@ -64,7 +71,7 @@ async def test_creating_again_with_the_same_token_gives_what_is_stored(world):
         assert await one.store.create_ledger(ledger(7)) == (recovering, written.version)
 
 
-async def test_creating_a_ledger_of_somebody_else_is_refused(world):
+async def test_creating_a_ledger_that_another_client_created_is_refused(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
         created = await one.store.create_ledger(ledger(7, "one"))
@@ -127,7 +134,7 @@ async def test_metadata_of_the_largest_size_is_kept_and_a_larger_one_is_refused(
 # --- update, delete ---------------------------------------------------------------------------------------------------
 
 
-async def test_an_update_of_the_current_version_is_seen_by_everybody(world):
+async def test_an_update_of_the_current_version_is_seen_by_all_clients(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
         created = await one.store.create_ledger(ledger(7))
@@ -165,7 +172,7 @@ async def test_a_ledger_that_is_not_there_is_neither_updated_nor_deleted(world):
             await client.store.read_ledger(7)
 
 
-async def test_a_deleted_ledger_is_gone_for_everybody(world):
+async def test_a_deleted_ledger_is_gone_for_all_clients(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
         created = await one.store.create_ledger(ledger(7))
@@ -185,7 +192,7 @@ async def test_a_deletion_leaves_a_record_and_what_was_never_there_has_none(worl
         assert found == [None, Deletion(NO_IDENTITY), None, None, None]
 
 
-async def test_the_record_of_a_deletion_tells_the_ledger_from_another_one_of_its_id(world):
+async def test_the_record_of_a_deletion_distinguishes_the_ledger_from_another_one_of_its_id(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
         neighbours = [(await one.store.create_ledger(ledger(i, f"creator of {i}"))) for i in range(4094, 4098)]
@@ -231,7 +238,7 @@ async def test_r09_the_id_of_a_deleted_ledger_is_never_used_again(world):
         assert (await one.store.list_ledgers()).ledger_ids == (8,)
 
 
-async def test_ids_stay_used_in_whatever_order_their_neighbours_are_deleted(world):
+async def test_ids_stay_used_in_any_order_of_deletions(world):
     async with world() as store:
         client = await store.client()
         ids = list(range(4090, 4102))
@@ -298,7 +305,7 @@ async def test_one_client_hands_out_ascending_ids(world):
         assert ids == sorted(ids)
 
 
-async def test_the_counter_lies_above_every_id_handed_out_by_anybody(world):
+async def test_the_counter_lies_above_every_id_assigned_by_any_client(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
         assert await other.store.id_counter() == 0
@@ -388,7 +395,7 @@ async def test_a_page_of_nothing_cannot_be_asked_for(world):
 # --- cluster id, cookies ----------------------------------------------------------------------------------------------
 
 
-async def test_everybody_sees_one_cluster_id_from_the_first_moment_on(world):
+async def test_all_clients_see_one_cluster_id_from_the_start(world):
     async with world() as store:
         clients = [await store.client() for _ in range(4)]
         ids = await asyncio.gather(*(client.store.cluster_id() for client in clients))

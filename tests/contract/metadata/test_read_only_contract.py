@@ -1,4 +1,4 @@
-"""What every metadata driver gives a process that may only read."""
+"""Contract of metadata clients with read-only access, for all drivers."""
 
 import inspect
 
@@ -7,7 +7,7 @@ import pytest
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import AccessDenied
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 
 LEDGER = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)

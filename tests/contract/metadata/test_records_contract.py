@@ -1,4 +1,4 @@
-"""What every metadata store promises about records, the small values beside the ledgers: one suite over all drivers."""
+"""Contract of metadata records, the small values beside the ledgers. One suite for all drivers."""
 
 import asyncio
 

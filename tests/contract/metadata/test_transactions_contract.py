@@ -1,4 +1,4 @@
-"""Transactions of ledgers over every metadata driver: many ledgers, races between a late commit and who tidies up."""
+"""Transactions of ledgers over every metadata driver: many ledgers, and races between a late commit and a cleanup."""
 
 import asyncio
 from collections import Counter
@@ -8,15 +8,15 @@ import pytest
 
 from tallybook.core.errors import Conflict, NoSuchLedger
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.commits import abandon, commit, forget, note_attempt
-from tallybook.metadata.faulty import FaultyStore, Script
-from tallybook.metadata.left_behind import delete_left_behind
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.sink_record import MAX_LEDGERS_BYTES, SinkRecord
-from tallybook.metadata.transactions import Transaction, last_committed, read_view
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.transactions.abandoned import delete_abandoned
+from tallybook.metadata.transactions.commit import abandon, commit, forget, record_attempt
+from tallybook.metadata.transactions.model import Transaction, last_committed, read_view
+from tallybook.metadata.transactions.sink_record import MAX_LEDGERS_BYTES, SinkRecord
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
 
 TTL_S = 100
 OLD_MS = TTL_S * 1000
@@ -38,7 +38,7 @@ class Party:
         self.updater = LedgerUpdater(self.store, RealClock(), SeededRng(2))
 
     async def write(self, transaction, count, created_at_ms=0):
-        """What the tasks of an attempt leave."""
+        """The ledgers that the tasks of an attempt leave."""
 
         async def one(_):
             ledger_id = await self.store.next_ledger_id()
@@ -47,7 +47,7 @@ class Party:
                 custom=transaction.marks, state=LedgerState.CLOSED, last_entry_id=9, length=90,
             )  # fmt: skip
             await self.store.create_ledger(metadata)
-            await note_attempt(self.store, transaction, ledger_id)
+            await record_attempt(self.store, transaction, ledger_id)
             return ledger_id
 
         return sorted(await asyncio.gather(*map(one, range(count))))
@@ -57,7 +57,7 @@ class Party:
 
     async def tidy(self, now_ms=OLD_MS):
         found, damaged = (await self.ledgers()).values(), []
-        deleted = await delete_left_behind(self.updater, found, ttl_s=TTL_S, now_ms=now_ms, say_damaged=damaged.append)
+        deleted = await delete_abandoned(self.updater, found, ttl_s=TTL_S, now_ms=now_ms, on_damaged=damaged.append)
         assert not damaged
         return deleted
 
@@ -79,7 +79,7 @@ class Party:
         return sorted((await self.store.list_records()).names)
 
 
-async def test_a_batch_that_nobody_repeats_leaves_no_record(world):
+async def test_a_batch_that_is_never_repeated_leaves_no_record(world):
     async with world() as store:
         writer, reader = Party(await store.client()), Party(await store.client())
         for name in ("one", "two"):
@@ -109,7 +109,7 @@ async def test_a_batch_that_is_given_up_leaves_nothing(world):
 @pytest.mark.parametrize(
     "transaction", [Transaction("sales", 7, "query"), Transaction.once("one")], ids=["named", "once"]
 )
-async def test_what_nobody_commits_is_deleted_once_its_youngest_ledger_is_old(world, transaction):
+async def test_an_uncommitted_transaction_is_deleted_once_its_youngest_ledger_is_old(world, transaction):
     async with world() as store:
         writer, offloader = Party(await store.client()), Party(await store.client())
         dead = await writer.write(transaction, 2)
@@ -190,7 +190,7 @@ async def race(clients, sink, tidy_at, commit_at):
 
 
 @pytest.mark.parametrize("sink", ["sales", "once/one"])
-async def test_of_a_late_commit_and_who_tidies_up_one_wins_whole(world, sink):
+async def test_either_a_late_commit_or_the_cleanup_wins_completely(world, sink):
     """One of them pauses before each of its calls in turn, and the other before each of its own meanwhile."""
     outcomes = Counter()
     tidy_at, tidy_goes_on = 0, True

@@ -1,8 +1,8 @@
-"""The object stores as the contract suite meets them: a fresh place for each test, opened as often as needed.
+"""The object stores under contract: a fresh bucket for each test, opened as often as needed.
 
-S3 is moto on loopback, one server for the session; ``make test-s3`` adds a real one, which it names in
-TALLYBOOK_S3_TEST_ENDPOINT, with its keys in TALLYBOOK_S3_TEST_KEY and TALLYBOOK_S3_TEST_SECRET. The same moto plays
-Google Cloud Storage, whose XML interface is that of S3 in all that is used of it. Azure is Azurite, which
+S3 is moto on loopback, one server for the session. ``make test-s3`` adds a real one, which it names in
+TALLYBOOK_S3_TEST_ENDPOINT, with its keys in TALLYBOOK_S3_TEST_KEY and TALLYBOOK_S3_TEST_SECRET. The same moto stands in
+for Google Cloud Storage, whose XML interface equals that of S3 for all calls in use. Azure is Azurite, which
 ``make test-azure`` names in TALLYBOOK_AZURE_TEST_ENDPOINT.
 """
 
@@ -28,20 +28,20 @@ import botocore.session
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.patience import PatienceSettings
 from tallybook.archive.objects.port import ObjectStore, UnfinishedUpload
-from tallybook.archive.objects.sealed import SealedStore
+from tallybook.archive.objects.retry_policy import RetrySettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.archive_keys import add_key
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 BUCKET = "contract"
 CONTAINER = f"contract-{os.getpid()}"
-IMPATIENT = PatienceSettings(first_pause=1000.0)
+IMPATIENT = RetrySettings(first_pause=1000.0)
 """Tries once: what a test sees is what the driver said."""
 
 _numbers = itertools.count()
@@ -49,18 +49,18 @@ _numbers = itertools.count()
 
 @dataclass
 class Place:
-    """Where one test keeps its objects."""
+    """The object store of one test."""
 
     name: str
     open: Callable[[], Any]
     put_foreign: Callable[[str, bytes], None]
     """Put something there that is not ours."""
     uploads_of: Callable[[str], list[UnfinishedUpload]] | None = None
-    """The uploads of one key, as the server itself tells them."""
+    """The uploads of one key, as listed by the server itself."""
     parts_of: Callable[[UnfinishedUpload], int] | None = None
 
     async def unfinished(self, store: ObjectStore, key: str) -> list[UnfinishedUpload]:
-        """The uploads of one key. MinIO tells of them only who asks for this very key, and removes them by itself."""
+        """The uploads of one key. MinIO lists them only for requests of this key, and removes them by itself."""
         found = [upload for upload in await store.unfinished_uploads() if upload.key == key]
         if self.uploads_of is None:
             return found
@@ -70,14 +70,14 @@ class Place:
         return real
 
     async def seen(self, key: str) -> None:
-        """Wait until the server, if it tells of such, has an upload of ``key``."""
+        """Wait until the server, if it lists uploads, has one of ``key``."""
         deadline = time.monotonic() + 10
         while self.uploads_of is not None and not self.uploads_of(key):
             assert time.monotonic() < deadline, "the upload never began"
             await asyncio.sleep(0.01)
 
     async def left(self, store: ObjectStore, key: str) -> UnfinishedUpload:
-        """An upload of ``key`` that somebody began and left."""
+        """An abandoned upload of ``key``."""
         await store.upload(key).write(bytes(17 << 20))
         return await self.arrived(store, key)
 
@@ -198,7 +198,7 @@ def azure() -> AzureServer:
 
 @contextmanager
 def s3_place(name: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A place in a bucket, of S3's or of Google's: moto makes no difference."""
+    """A place in a bucket of S3 or Google: moto does not distinguish them."""
     for variable, value in server.variables().items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.endpoint)
@@ -241,7 +241,7 @@ def azure_place(server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @contextmanager
 def directory_place(root: Path, *, archive_keys: str = "") -> Iterator[Place]:
-    """A place in a directory; with keys, objects in it are sealed."""
+    """A place in a directory; with keys, its objects are encrypted."""
     root.mkdir()
 
     def put_foreign(key: str, data: bytes) -> None:
@@ -256,11 +256,11 @@ def directory_place(root: Path, *, archive_keys: str = "") -> Iterator[Place]:
 
 
 @contextmanager
-def memory_place(keys: HeldKeys | None = None) -> Iterator[Place]:
-    """A place in this process, which nobody else can reach; with keys, objects in it are sealed."""
+def memory_place(keys: InMemoryKeys | None = None) -> Iterator[Place]:
+    """An in-memory store that no other process can reach; with keys, its objects are encrypted."""
     store: ObjectStore = MemoryStore(RealClock())
     if keys is not None:
-        store = SealedStore(store, InlineWorkers(), keys)
+        store = EncryptedStore(store, InlineWorkers(), keys)
 
     async def opened() -> ObjectStore:
         return store
@@ -270,13 +270,13 @@ def memory_place(keys: HeldKeys | None = None) -> Iterator[Place]:
 
 @contextmanager
 def place_on(store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A place on a store that is named."""
+    """A place on a given store."""
     if store == "memory":
         made = memory_place()
     elif store == "directory":
         made = directory_place(request.getfixturevalue("tmp_path") / "archive")
     elif store == "sealed-memory":
-        made = memory_place(HeldKeys())
+        made = memory_place(InMemoryKeys())
     elif store == "sealed-directory":
         root = request.getfixturevalue("tmp_path")
         add_key(root / "keys.json")
@@ -302,21 +302,21 @@ def place(request, monkeypatch) -> Iterator[Place]:
 
 @pytest.fixture(params=TELLING)
 def telling_place(request, monkeypatch) -> Iterator[Place]:
-    """A place on any store that tells of uploads which nobody has finished."""
+    """A place on any store that lists unfinished uploads."""
     with place_on(request.param, request, monkeypatch) as place:
         yield place
 
 
 @pytest.fixture(params=STREAMED)
 def streamed_place(request, monkeypatch) -> Iterator[Place]:
-    """A place on any store that does not."""
+    """A place on any store that does not list unfinished uploads."""
     with place_on(request.param, request, monkeypatch) as place:
         yield place
 
 
 @dataclass
 class Bucket:
-    """A bucket of a test's own, which can go and come back."""
+    """A bucket of one test, which can be deleted and created again."""
 
     server: Server
     name: str
@@ -355,7 +355,7 @@ def bucket(request, monkeypatch) -> Bucket:
 
 @pytest.fixture
 def azure_url(azure, monkeypatch) -> str:
-    """Where a container of Azure's is, with the right keys in the environment."""
+    """The URL of an Azure container, with its keys in the environment."""
     for variable, value in azure.variables().items():
         monkeypatch.setenv(variable, value)
     return f"az://{CONTAINER}/mine"
@@ -363,5 +363,5 @@ def azure_url(azure, monkeypatch) -> str:
 
 @pytest.fixture
 def now_ms() -> Callable[[], int]:
-    """What time it is."""
+    """The time of the object store."""
     return lambda: RealClock().wall_us() // 1000

@@ -1,9 +1,9 @@
-"""What only Azurite can refuse: moto takes any key. Collected where ``make test-azure`` has started one."""
+"""Credentials that only Azurite refuses: moto accepts any key. Collected where ``make test-azure`` has started one."""
 
 import pytest
 
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.patience import PatienceSettings
+from tallybook.archive.objects.retry_policy import RetrySettings
 from tallybook.core.errors import ArchiveDenied
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -23,7 +23,7 @@ async def test_a_container_or_a_key_that_is_not_right_is_refused_in_words(azure_
     if wrong == "account":
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "somebodyelse")
     url = "az://nothing-of-that-name/mine" if wrong == "container" else azure_url
-    store = await open_store(url, RealClock(), SystemRng(), PatienceSettings(first_pause=1000.0))
+    store = await open_store(url, RealClock(), SystemRng(), RetrySettings(first_pause=1000.0))
     upload = store.upload("ledgers/2")
     for call in (
         lambda: store.put("ledgers/1", b"x"),

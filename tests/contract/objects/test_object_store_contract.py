@@ -1,4 +1,4 @@
-"""What every object store does: the promises of ``archive/objects/port.py``."""
+"""Contract of ``archive/objects/port.py``, for every object store."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ NO_KEYS = [
 
 
 def pattern(size: int, salt: int = 1) -> bytes:
-    """Bytes of which no two stretches are alike."""
+    """Bytes without two equal ranges."""
     return b"".join(((at * 2654435761 + salt) & 0xFFFFFFFFFFFF).to_bytes(8, "little") for at in range(size // 8 + 1))[
         :size
     ]
 
 
 BIG = pattern(MIB) * 17
-"""Three parts of an upload; told apart by their first bytes only after ``numbered``."""
+"""Three parts of an upload; they differ in their first bytes only after ``numbered``."""
 
 
 def numbered(data: bytes) -> bytes:
@@ -51,7 +51,7 @@ async def test_an_object_is_read_as_it_was_put(place):
         assert await store.read(KEY, 0, len(TEXT)) == TEXT
 
 
-async def test_an_object_is_there_for_whoever_opens_the_store_next(place):
+async def test_an_object_is_there_for_the_next_process_that_opens_the_store(place):
     async with place.opened() as store:
         await store.put(KEY, TEXT)
     async with place.opened() as store:
@@ -249,7 +249,7 @@ async def test_an_upload_that_was_left_is_found_and_removed_by_another_process(t
             assert await keys(other) == []
 
 
-async def test_an_upload_that_somebody_else_aborted_cannot_be_finished(telling_place):
+async def test_an_upload_that_another_process_aborted_cannot_be_finished(telling_place):
     async with telling_place.opened() as store:
         upload = store.upload(KEY)
         await upload.write(BIG[: 16 * MIB])
@@ -257,7 +257,7 @@ async def test_an_upload_that_somebody_else_aborted_cannot_be_finished(telling_p
         for found in await telling_place.unfinished(store, KEY):
             await store.abort_upload(found)
         # moto breaks down over it, and says 500.
-        with pytest.raises(ArchiveUnavailable, match="500" if telling_place.name == "moto" else "somebody else"):
+        with pytest.raises(ArchiveUnavailable, match="500" if telling_place.name == "moto" else "another client"):
             await upload.finish()
         await upload.abort()
         assert await keys(store) == []
@@ -393,7 +393,7 @@ async def test_many_reads_at_a_time_are_all_answered(place):
         assert found == [TEXT[number : number + 4] for number in range(64)]
 
 
-async def test_a_store_says_where_it_is_without_saying_who_may_use_it(place):
+async def test_the_address_of_a_store_has_no_credentials(place):
     async with place.opened() as store:
         assert store.url.partition(":")[0] in {"memory", "file", "s3", "gs", "az"}
         assert "testing" not in store.url

@@ -1,4 +1,4 @@
-"""An offloader against every store there is: a ledger's whole life, and what goes wrong with a bucket meanwhile.
+"""An offloader with every object store: the whole life of a ledger, and failures of the bucket meanwhile.
 
 Cluster, clients and metadata are those of the simulation, on the real event loop; only the object store is real.
 """
@@ -11,20 +11,20 @@ import pytest
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied
 from tallybook.core.limits import MAX_ENTRY_BYTES, MIB
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.deterministic import World
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.deterministic import World
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import read_all
-from tallybook.sim.stage.steps import OffloadProcess, Steps
+from tallybook.sim.stage.steps import CallSteps, OffloadProcess
 
 SETTINGS = OffloadSettings(
     row_group_bytes=4 * MIB,
@@ -38,7 +38,7 @@ SETTINGS = OffloadSettings(
     tidy_interval_s=0,
 )
 LARGEST = [bytes([at]) * MAX_ENTRY_BYTES for at in range(17)]
-"""As a ledger: three parts of an upload to S3."""
+"""The size of a ledger: three parts of an upload to S3."""
 
 
 class Ahead(RealClock):
@@ -108,7 +108,7 @@ async def play_on(store: ObjectStore) -> AsyncIterator[Play]:
     await cluster.start()
     async with cluster.client() as client, ArchiveStage(cluster, SETTINGS, store=store) as stage:
         play = Play(clock, cluster, client, stage)
-        async with OffloadProcess(stage, Steps(), SETTINGS) as process:
+        async with OffloadProcess(stage, CallSteps(), SETTINGS) as process:
             play.offloader = process.offloader
             yield play
     await cluster.stop()

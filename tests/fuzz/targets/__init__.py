@@ -1,4 +1,4 @@
-"""All targets, in the order in which they are run."""
+"""All fuzz targets, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from . import (
     archive_objects,
     batches,
     bookie_files,
+    encrypted_objects,
     entry_logs,
     envelopes,
     gateway_requests,
@@ -15,7 +16,6 @@ from . import (
     journal,
     ledger_metadata,
     records,
-    sealed_objects,
     security,
     spark_inputs,
     texts,
@@ -26,7 +26,7 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         batches.TARGET, wire.TARGET, journal.TARGET, entry_logs.TARGET, bookie_files.TARGET, ledger_metadata.TARGET,
-        records.TARGET, archive_index.TARGET, archive_objects.TARGET, sealed_objects.TARGET, envelopes.TARGET,
+        records.TARGET, archive_index.TARGET, archive_objects.TARGET, encrypted_objects.TARGET, envelopes.TARGET,
         texts.TARGET, spark_inputs.TARGET, gateway_requests.TARGET, security.TARGET,
         http_requests.TARGET,
     )

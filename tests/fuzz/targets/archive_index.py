@@ -1,4 +1,4 @@
-"""The index of an archive object, and the pages that it finds: what anybody may have put into a bucket."""
+"""Fuzz target: the index of an archive object and the pages that it locates, in an untrusted bucket."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from tallybook.archive.batch_rows import BatchFacts
-from tallybook.archive.index_codec import (
+from tallybook.archive.format.batch_rows import BatchAttributes
+from tallybook.archive.format.index_codec import (
     ArchivedLedger,
     Directory,
     RowGroup,
@@ -21,12 +21,12 @@ from tallybook.archive.index_codec import (
     read_directory,
     read_pages,
 )
-from tallybook.archive.page_header import MAX_HEADER_BYTES, IncompleteHeader, parse_page_header
-from tallybook.archive.page_walk import Page, PageWalk
+from tallybook.archive.format.index_tables import PageTable
+from tallybook.archive.format.page_header import MAX_HEADER_BYTES, IncompleteHeader, parse_page_header
+from tallybook.archive.format.page_scan import Page, PageScan
 from tallybook.archive.reader import _decoded, _run_of
-from tallybook.archive.tables import PageTable
 from tallybook.core.errors import DamagedFile, EntryAbsent, InvalidBatch, InvariantViolation
-from tallybook.metadata.archived import IndexPart
+from tallybook.metadata.ledger.archived import IndexPart
 
 from ..harness import REFUSED, Target, attempt, same
 
@@ -40,27 +40,29 @@ CODEC = pa.Codec("zstd")
 
 
 def _as_part(raw: bytes) -> tuple[bytes, IndexPart]:
-    """``raw`` as it stands in an object, and what points at it."""
+    """``raw`` as stored in an object, and the pointer to it."""
     stored = CODEC.compress(raw, asbytes=True)
     return stored, IndexPart(100, len(stored), len(raw), crc32c(stored))
 
 
 def _read(read: Callable[[bytes, IndexPart], Any], data: bytes) -> Any:
-    """What is decoded of ``data``, taken for a message, after it was taken for one that is packed."""
+    """Decode ``data`` as a compressed message, and then as a plain one."""
     attempt(DamagedFile, read, data, IndexPart(100, len(data), 1000, crc32c(data)))
     return attempt(DamagedFile, read, *_as_part(data))
 
 
 def some_page_tables() -> Iterator[bytes]:
-    """Of one page, and of several."""
+    """Tables of one page, and of several."""
     yield pages_message([Page(0, 4, 20, 80, 100, 5)], 7).SerializeToString()
     pages = [Page(0, 4, 20, 80, 100, 5), Page(3, 104, 21, 800, 1000, 2**32 - 1)]
     yield pages_message(pages, 7).SerializeToString()
 
 
-@TARGET.decoder("archive/index_codec.py:read_pages", "archive/index_codec.py:_opened", seeds=some_page_tables)
+@TARGET.decoder(
+    "archive/format/index_codec.py:read_pages", "archive/format/index_codec.py:_opened", seeds=some_page_tables
+)
 def page_table(data: bytes) -> None:
-    """Where pages lie."""
+    """The page table: locations of pages."""
     found = _read(lambda stored, part: read_pages(stored, RowGroup(7, part), "place", OBJECT_BYTES), data)
     if found is not REFUSED:
         pages = [found.page(number) for number in range(len(found))]
@@ -86,15 +88,18 @@ def _run(part: IndexPart) -> Run:
 
 
 def some_batch_tables() -> Iterator[bytes]:
-    """Of one batch, and of several with digests."""
-    yield batches_message([BatchFacts(3, 10, 100, 2, 150, 1_700_000_000_000_000, 5, b"")]).SerializeToString()
-    facts = [BatchFacts(3, 4, 100, -1, 150, -5, 5, bytes(32)), BatchFacts(7, 6, 10, 6, 160, 2**62, 6, bytes(32))]
+    """Tables of one batch, and of several with digests."""
+    yield batches_message([BatchAttributes(3, 10, 100, 2, 150, 1_700_000_000_000_000, 5, b"")]).SerializeToString()
+    facts = [
+        BatchAttributes(3, 4, 100, -1, 150, -5, 5, bytes(32)),
+        BatchAttributes(7, 6, 10, 6, 160, 2**62, 6, bytes(32)),
+    ]
     yield batches_message(facts).SerializeToString()
 
 
-@TARGET.decoder("archive/index_codec.py:read_batches", seeds=some_batch_tables)
+@TARGET.decoder("archive/format/index_codec.py:read_batches", seeds=some_batch_tables)
 def batch_table(data: bytes) -> None:
-    """Which batches the entries were in."""
+    """The batch table: batches that the entries were in."""
     found = _read(lambda stored, part: read_batches(stored, _run(part), "place"), data)
     if found is not REFUSED:
         facts = [found.facts(number) for number in range(len(found))]
@@ -104,7 +109,7 @@ def batch_table(data: bytes) -> None:
 
 
 def some_directories() -> Iterator[bytes]:
-    """Of one ledger, and of several that share a row group."""
+    """Directories of one ledger, and of several that share a row group."""
     part = IndexPart(50, 100, 200, 5)
     one = ArchivedLedger(7, b"metadata", 10, 100, 77, (Run(0, 0, 10, 0, part),))
     yield directory_message(Directory("object", 17, (RowGroup(10, part),), (one,))).SerializeToString()
@@ -117,14 +122,14 @@ def some_directories() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "archive/index_codec.py:read_directory",
-    "archive/index_codec.py:_read_part",
-    "archive/index_codec.py:_check_directory",
+    "archive/format/index_codec.py:read_directory",
+    "archive/format/index_codec.py:_read_part",
+    "archive/format/index_codec.py:_check_directory",
     "archive/reader.py:_run_of",
     seeds=some_directories,
 )
 def directory(data: bytes) -> None:
-    """What ledgers an object has."""
+    """The directory: ledgers of an object."""
     found = _read(lambda stored, part: read_directory(stored, part, "place", OBJECT_BYTES), data)
     if found is not REFUSED:
         message = directory_message(found)
@@ -137,23 +142,23 @@ def directory(data: bytes) -> None:
 
 
 def some_page_headers() -> Iterator[bytes]:
-    """As Arrow writes them: of a dictionary, of data, with statistics."""
+    """Page headers as Arrow writes them: of a dictionary, of data, with statistics."""
     yield bytes.fromhex("150415101514 4c15021500120000".replace(" ", ""))
     yield bytes.fromhex("1500150615102c15 0a15001506150600 00".replace(" ", ""))
     yield bytes.fromhex("15001506151015e4cc9eca0b 5c150a1500 1506 15061c 1801611801610000 00".replace(" ", ""))
 
 
 @TARGET.decoder(
-    "archive/page_header.py:parse_page_header",
-    "archive/page_header.py:_read",
-    "archive/page_header.py:_unsigned",
-    "archive/page_header.py:_signed",
-    "archive/page_walk.py:PageWalk.feed",
-    "archive/page_walk.py:PageWalk._begin",
+    "archive/format/page_header.py:parse_page_header",
+    "archive/format/page_header.py:_read",
+    "archive/format/page_header.py:_unsigned",
+    "archive/format/page_header.py:_signed",
+    "archive/format/page_scan.py:PageScan.feed",
+    "archive/format/page_scan.py:PageScan._begin",
     seeds=some_page_headers,
 )
 def page_header(data: bytes) -> None:
-    """The header of a page; and pages one behind the other, which are the same in one piece and in several."""
+    """The header of a page; and a sequence of pages, which is read alike in one piece and in several."""
     found = attempt((DamagedFile, IncompleteHeader), parse_page_header, data)
     if found is not REFUSED:
         same(0 < found.header_bytes <= min(len(data), MAX_HEADER_BYTES), True, f"{found}")
@@ -165,7 +170,7 @@ def page_header(data: bytes) -> None:
 
 
 def _walked(data: bytes, step: int) -> object:
-    walk = PageWalk(4, 10, 1)
+    walk = PageScan(4, 10, 1)
     try:
         for at in range(0, len(data), max(1, step)):
             walk.feed(data[at : at + step])
@@ -181,7 +186,7 @@ def some_pages() -> Iterator[bytes]:
 
 @TARGET.decoder("archive/reader.py:_decoded", seeds=some_pages)
 def page(data: bytes) -> None:
-    """A page that a reader has fetched: its bytes as they come, and as they would have been written."""
+    """A page as a reader fetches it: the raw bytes, and ``data`` as its uncompressed content."""
     for stored, raw_bytes in ((data, 1000), (CODEC.compress(data, asbytes=True), len(data))):
         ends = ([0, 2], [4, 4 + len(stored)], [0], [raw_bytes], [crc32c(stored)])
         table = PageTable(*(pa.array(column, pa.int64()).to_numpy() for column in ends))

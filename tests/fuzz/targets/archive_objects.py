@@ -1,4 +1,4 @@
-"""Whole archive objects, and Parquet: the footer, row groups as Arrow decodes them, and the check of everything."""
+"""Fuzz target: whole archive objects, and Parquet: the footer, row groups as decoded by Arrow, and the full check."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from functools import cache
 from crc32c import crc32c
 
 from tallybook.archive.catalog import ledgers_in
-from tallybook.archive.index_codec import ArchivedLedger, read_batches, read_directory, read_pages
+from tallybook.archive.encoder import EncodedObject, EncoderOptions, ObjectEncoder
+from tallybook.archive.format.index_codec import ArchivedLedger, read_batches, read_directory, read_pages
+from tallybook.archive.format.row_groups import extent_of, read_footer
+from tallybook.archive.format.schema import object_id_of, object_key
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest
-from tallybook.archive.object_check import ObjectCheck
-from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.records import RecordsCopy, decode_records, encode_records
-from tallybook.archive.row_groups import extent_of, read_footer
 from tallybook.archive.scan import _decoded, _decoded_index
-from tallybook.archive.schema import object_id_of, object_key
+from tallybook.archive.stream_records import RecordsCopy, decode_records, encode_records
+from tallybook.archive.verifier import ObjectVerifier
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import DamagedFile
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.metadata.codec import encode_ledger
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger.archived import IndexPart, Receipt
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 
 from ..harness import REFUSED, Target, attempt, finished, same
 
@@ -75,7 +75,7 @@ class OneObject:
 
 
 def a_footer() -> Iterator[bytes]:
-    """Of the object."""
+    """The footer of the object."""
     blob, encoded = an_object()
     yield blob[encoded.directory_part.end :]
 
@@ -86,14 +86,14 @@ def a_footer() -> Iterator[bytes]:
     "archive/catalog.py:_found",
     "archive/catalog.py:_receipts",
     "archive/catalog.py:read_catalog",
-    "archive/row_groups.py:read_footer",
-    "archive/row_groups.py:check_footer_keys",
-    "archive/row_groups.py:extent_of",
+    "archive/format/row_groups.py:read_footer",
+    "archive/format/row_groups.py:check_footer_keys",
+    "archive/format/row_groups.py:extent_of",
     "archive/scan.py:_decoded_index",
     seeds=a_footer,
 )
 def footer(data: bytes) -> None:
-    """An object with another footer, as it is found in a listing, and as a scan begins."""
+    """An object with another footer, as read by a listing and at the start of a scan."""
     blob, encoded = an_object()
     part = encoded.directory_part
     changed = blob[: part.end] + data
@@ -113,7 +113,7 @@ def _receipt(ledger: ArchivedLedger, size: int, part: IndexPart) -> Receipt:
 
 
 def the_row_groups() -> Iterator[bytes]:
-    """Each of them, behind its number."""
+    """Each row group, after its number."""
     blob, encoded = an_object()
     found = read_footer(blob[encoded.directory_part.end :], len(encoded.directory.row_groups), KEY)
     for number in range(found.num_row_groups):
@@ -121,9 +121,9 @@ def the_row_groups() -> Iterator[bytes]:
         yield bytes([number]) + blob[begin:end]
 
 
-@TARGET.decoder("archive/row_groups.py:decode_row_group", "archive/scan.py:_decoded", seeds=the_row_groups)
+@TARGET.decoder("archive/format/row_groups.py:decode_row_group", "archive/scan.py:_decoded", seeds=the_row_groups)
 def row_group(data: bytes) -> None:
-    """The bytes of a row group, behind a footer that is sound."""
+    """The bytes of a row group, with a valid footer."""
     blob, encoded = an_object()
     groups = encoded.directory.row_groups
     found = read_footer(blob[encoded.directory_part.end :], len(groups), KEY)
@@ -135,7 +135,7 @@ def row_group(data: bytes) -> None:
 
 
 def some_changes() -> Iterator[bytes]:
-    """Where in the object something changes, and what is there then."""
+    """The position of a change in the object, and the new bytes."""
     blob, _ = an_object()
     yield b""
     for at in range(4, len(blob), 97):
@@ -143,15 +143,15 @@ def some_changes() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "archive/object_check.py:ObjectCheck.__init__",
-    "archive/object_check.py:ObjectCheck.segments",
-    "archive/object_check.py:ObjectCheck.row_group",
-    "archive/object_check.py:ObjectCheck._check_pages",
-    "archive/object_check.py:_Rows.__init__",
+    "archive/verifier.py:ObjectVerifier.__init__",
+    "archive/verifier.py:ObjectVerifier.segments",
+    "archive/verifier.py:ObjectVerifier.row_group",
+    "archive/verifier.py:ObjectVerifier._check_pages",
+    "archive/verifier.py:_Rows.__init__",
     seeds=some_changes,
 )
 def object_as_a_whole(data: bytes) -> None:
-    """An object of which a stretch was changed. Who changed its index has put right the checksums of that."""
+    """An object with a changed range. If its index was changed, the checksums of the index are right again."""
     blob, encoded = an_object()
     at = int.from_bytes(data[:2], "little") % len(blob)
     changed = blob[:at] + data[2 : 2 + len(blob) - at] + blob[at + len(data[2:]) :]
@@ -171,7 +171,7 @@ def _checked(blob: bytes, encoded: EncodedObject) -> object:
     part = replace(part, crc=crc32c(stored))
     directory = read_directory(stored, part, KEY, size)
     sound = encoded.directory
-    check = ObjectCheck(
+    check = ObjectVerifier(
         sound,
         encoded.directory_part,
         read_footer(blob[part.end :], len(directory.row_groups), KEY),
@@ -196,24 +196,26 @@ def _mended(blob: bytes, pointing: object) -> tuple[bytes, object]:
 
 
 def some_keys() -> Iterator[bytes]:
-    """Of an object of ours."""
+    """The key of an object of ours."""
     yield KEY.encode()
     yield object_key(UUID, [7]).encode()
 
 
-@TARGET.decoder("archive/schema.py:object_id_of", seeds=some_keys)
+@TARGET.decoder("archive/format/schema.py:object_id_of", seeds=some_keys)
 def key(data: bytes) -> None:
-    """The name of an object in a bucket."""
+    """The key of an object in a bucket."""
     object_id_of(data.decode(errors="surrogateescape"))
 
 
 def some_manifests() -> Iterator[bytes]:
-    """Of nothing, and of ledgers in two objects beside one that was dropped."""
+    """An empty manifest, and one with ledgers in two objects and a deleted one."""
     yield encode_manifest(Manifest("a", {}, {}))
     yield encode_manifest(Manifest("a-cluster", {7: KEY, 9: KEY, 8: "ledgers/8"}, {"ledgers/1": 1_700_000_000_000}))
 
 
-@TARGET.decoder("archive/manifest.py:decode_manifest", "archive/root_file.py:decode_root_file", seeds=some_manifests)
+@TARGET.decoder(
+    "archive/manifest.py:decode_manifest", "archive/format/root_file.py:decode_root_file", seeds=some_manifests
+)
 def manifest(data: bytes) -> None:
     """The manifest of a bucket."""
     found = attempt(DamagedFile, decode_manifest, data, "it")
@@ -222,15 +224,17 @@ def manifest(data: bytes) -> None:
 
 
 def some_records() -> Iterator[bytes]:
-    """None, and two."""
+    """Copies with no record, and with two."""
     yield encode_records(RecordsCopy())
     found = {"stream-names/default/a": b'{"format": 1}', "stream-heads/00/0": bytes(100)}
     yield encode_records(RecordsCopy(found, {"stream-heads/00/0": 1_700_000_000_000}))
 
 
-@TARGET.decoder("archive/records.py:decode_records", "archive/records.py:_decode_gone", seeds=some_records)
+@TARGET.decoder(
+    "archive/stream_records.py:decode_records", "archive/stream_records.py:_decode_gone", seeds=some_records
+)
 def records(data: bytes) -> None:
-    """The copy of the records of streams."""
+    """The copy of the stream records."""
     found = attempt(DamagedFile, decode_records, data, "it")
     if found is not REFUSED:
         same(decode_records(encode_records(found), "it"), found, "records")

@@ -1,15 +1,15 @@
-"""Batches, as bookies get them from clients and readers from bookies."""
+"""Fuzz target: batches, as bookies receive them from clients and readers from bookies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tallybook.archive.batch_rows import GatheredRows, facts_of, plain_values, rebuild_batch
+from tallybook.archive.format.batch_rows import RowGroupBuilder, attributes_of, plain_values, rebuild_batch
 from tallybook.core.batch import cut_entry, decode_header, encode_batch, entries, peek_ids, seal_batch, verify_batch
 from tallybook.core.errors import EntryTooLarge, InvalidBatch
 
 from ..harness import REFUSED, Target, attempt, same
-from ..mending import with_crc
+from ..mutations import with_crc
 
 TARGET = Target("batches", words=(b"TBAT", b"TBAT\x01\x00\x00\x00", b"\xff" * 8, b"\x00" * 8))
 
@@ -17,7 +17,7 @@ KEY = bytes(range(32))
 
 
 def some_batches() -> Iterator[bytes]:
-    """One entry, several, none with bytes, with a digest, at the ends of what ids can be."""
+    """One entry, several, empty ones, with a digest, at the limits of ids."""
     yield encode_batch(7, 0, [b"hello"], lac=-1, ledger_length=5, written_at_us=1_700_000_000_000_000)
     yield encode_batch(7, 5, [b"a", b"", b"ccc"], lac=4, ledger_length=99, written_at_us=0)
     yield encode_batch(7, 5, [b"a", b"bb"], lac=3, ledger_length=3, written_at_us=-5, digest_key=KEY)
@@ -33,13 +33,13 @@ def some_batches() -> Iterator[bytes]:
     "core/batch.py:EntrySlice.verify",
     "core/batch.py:_sum_of_lengths",
     "core/batch.py:_table",
-    "archive/batch_rows.py:rebuild_batch",
-    "archive/batch_rows.py:GatheredRows.add",
-    "archive/batch_rows.py:Room.put",
+    "archive/format/batch_rows.py:rebuild_batch",
+    "archive/format/batch_rows.py:RowGroupBuilder.add",
+    "archive/format/batch_rows.py:PayloadBuffer.put",
     seeds=some_batches,
 )
 def batch(data: bytes) -> None:
-    """A batch, its entries one by one and all at once, and the way through an archive and back."""
+    """A batch: its entries one by one and all at once, and a round trip through an archive."""
     for given in (data, with_crc(data, 60, (0, 60), (64, None))):
         attempt(InvalidBatch, decode_header, given)
         attempt(InvalidBatch, peek_ids, memoryview(given))
@@ -51,10 +51,10 @@ def batch(data: bytes) -> None:
         same(len(found), header.entry_count, "number of entries")
         cut = [cut_entry(given, header, entry.entry_id) for entry in found]
         attempt(InvalidBatch, cut_entry, given, header, header.last_entry_id + 1)
-        facts = facts_of(given, header)
+        facts = attributes_of(given, header)
         payloads = [entry.payload for entry in found]
         if REFUSED in [attempt(InvalidBatch, each.verify) for each in cut]:
-            # Its checksums of entries are no writer's. Whoever takes all of them does not look at these.
+            # Its checksums of entries are no writer's. Taking all of them does not verify these.
             same(
                 attempt((InvalidBatch, EntryTooLarge), rebuild_batch, header.ledger_id, facts, payloads), REFUSED, "it"
             )
@@ -70,7 +70,7 @@ def batch(data: bytes) -> None:
         )
         same(sealed, given, "a batch")
         same(rebuild_batch(header.ledger_id, facts, payloads), given, "a batch that was archived")
-        rows = GatheredRows()
+        rows = RowGroupBuilder()
         rows.add(given, header)
         same(rows.table()["payload"].to_pylist(), payloads, "payloads as a column")
 
@@ -81,7 +81,7 @@ def some_pages() -> Iterator[bytes]:
         yield len(values).to_bytes(2, "little") + b"".join(len(each).to_bytes(4, "little") + each for each in values)
 
 
-@TARGET.decoder("archive/batch_rows.py:plain_values", seeds=some_pages)
+@TARGET.decoder("archive/format/batch_rows.py:plain_values", seeds=some_pages)
 def page_values(data: bytes) -> None:
     """The values of a page of an archive object."""
     count, page = int.from_bytes(data[:2], "little"), data[2:]

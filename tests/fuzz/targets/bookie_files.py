@@ -1,4 +1,4 @@
-"""The small files of a bookie that people may look at, and change."""
+"""Fuzz target: the small files of a bookie that operators may read and change."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 from crc32c import crc32c
 
-from tallybook.bookie import directories, limbo, places
-from tallybook.bookie.cookie import Cookie, decode_cookie
-from tallybook.bookie.limbo import Limbo, load_limbo
-from tallybook.bookie.places import PlaceCookie
-from tallybook.bookie.text_record import decode_record, encode_record
+from tallybook.bookie.directories import layout as directories
+from tallybook.bookie.directories import limbo
+from tallybook.bookie.directories import storage_directories as places
+from tallybook.bookie.directories.cookie import Cookie, decode_cookie
+from tallybook.bookie.directories.limbo import Limbo, load_limbo
+from tallybook.bookie.directories.storage_directories import DirectoryCookie
+from tallybook.bookie.storage.text_record import decode_record, encode_record
 from tallybook.core.errors import DamagedFile, ForeignDirectory
 
 from ..harness import REFUSED, Target, attempt, finished, same
-from ..one_file import OneFile
+from ..one_file_disk import OneFile
 
 TARGET = Target(
     "bookie_files", words=(b"tallybook ", b"cookie 1\n", b"crc32c 00000000\n", b"\r\n", b"\x1c", b"\x85", b" ")
@@ -25,7 +27,7 @@ COOKIE = Cookie("bookie-1", "00112233-4455-6677-8899-aabbccddeeff", "5f0c")
 
 
 def _body(data: bytes) -> bytes:
-    """What the checksum is of: seeds have none, so that it is in nobody's way."""
+    """The bytes under the checksum: seeds have none, so that mutations are not rejected by it."""
     return data[: -len(b"crc32c 00000000\n")]
 
 
@@ -34,28 +36,28 @@ def _each_way(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _values(data: bytes, kind: str, version: int) -> None:
-    """It has exactly one reading: encoding what was decoded gives the same bytes again."""
+    """The encoding is canonical: encoding the decoded value gives the same bytes."""
     values = attempt(DamagedFile, decode_record, kind, version, data, "path")
     if values is not REFUSED:
         same(encode_record(kind, version, values), data, "a file of named values")
 
 
 def some_cookies() -> Iterator[bytes]:
-    """Of a bookie, and of a place."""
+    """Cookies of a bookie, and of a storage directory."""
     yield _body(COOKIE.encode())
-    yield _body(PlaceCookie("bookie-1", "uuid", "5f0c", "journal-1a2b").encode())
+    yield _body(DirectoryCookie("bookie-1", "uuid", "5f0c", "journal-1a2b").encode())
 
 
 @TARGET.decoder(
-    "bookie/text_record.py:decode_record",
-    "bookie/text_record.py:_split",
-    "bookie/cookie.py:decode_cookie",
-    "bookie/places.py:_decode",
-    "bookie/places.py:title_at",
+    "bookie/storage/text_record.py:decode_record",
+    "bookie/storage/text_record.py:_split",
+    "bookie/directories/cookie.py:decode_cookie",
+    "bookie/directories/storage_directories.py:_decode",
+    "bookie/directories/storage_directories.py:title_at",
     seeds=some_cookies,
 )
 def cookie(data: bytes) -> None:
-    """Whose directory it is."""
+    """The cookie: the bookie that the directory belongs to."""
     for given in _each_way(data):
         _values(given, "cookie", 1)
         _values(given, places.PLACE_KIND, places.PLACE_VERSION)
@@ -72,17 +74,17 @@ def _comes_back(data: bytes, decode: Callable[[bytes, str], Any]) -> None:
 
 
 def some_formats() -> Iterator[bytes]:
-    """Without places, and with them."""
+    """Format files without storage directories, and with them."""
     yield _body(encode_record("format", 1, {"journal": "present", "boots": "3", "logs": "1000"}))
     yield _body(encode_record("format", 2, {"boots": "3", "journal-1a2b": "/disk1/journal", "ledgers-own": "ledgers"}))
 
 
 @TARGET.decoder(
-    "bookie/directories.py:_decode_format", "bookie/directories.py:read_format", "bookie/places.py:listed_places",
-    "bookie/places.py:_listed", "bookie/directories.py:DataDirectory.boots", seeds=some_formats,
-)  # fmt: skip
+    "bookie/directories/layout.py:_decode_format", "bookie/directories/layout.py:read_format",
+    "bookie/directories/storage_directories.py:listed_places", "bookie/directories/storage_directories.py:_listed",
+    "bookie/directories/layout.py:DataDirectory.boots", seeds=some_formats, )  # fmt: skip
 def format_file(data: bytes) -> None:
-    """What a data directory is like, and where its parts lie."""
+    """The format file: properties of a data directory, and locations of its parts."""
     for given in _each_way(data):
         values = attempt(DamagedFile, directories._decode_format, given, "path")
         if values is not REFUSED:
@@ -94,14 +96,14 @@ def format_file(data: bytes) -> None:
 
 
 def some_markers() -> Iterator[bytes]:
-    """Of limbo."""
+    """Limbo markers."""
     yield _body(encode_record("limbo", 1, {"events": "1", "below": "700"}))
     yield _body(encode_record("limbo", 1, {"events": "1", "below": "700", "enrolled": "no", "index": "3"}))
 
 
-@TARGET.decoder("bookie/limbo.py:load_limbo", seeds=some_markers)
+@TARGET.decoder("bookie/directories/limbo.py:load_limbo", seeds=some_markers)
 def limbo_marker(data: bytes) -> None:
-    """How often a bookie may have lost something."""
+    """The limbo marker: how often a bookie may have lost something."""
     for given in _each_way(data):
         _values(given, limbo.KIND, limbo.VERSION)
         found = attempt(DamagedFile, finished, load_limbo(OneFile("limbo", given), "limbo"))

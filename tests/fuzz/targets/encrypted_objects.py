@@ -1,4 +1,4 @@
-"""Sealed objects: the wrapped key beside one, and its frames, in a bucket that somebody else may write to."""
+"""Fuzz target: encrypted objects (the wrapped key, and the frames) in a bucket that others may write to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import cache
 from crc32c import crc32c
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.seal_format import (
+from tallybook.archive.objects.encryption.format import (
     FRAME_BYTES,
     RECORD_BYTES,
     decode_key,
@@ -22,19 +21,20 @@ from tallybook.archive.objects.seal_format import (
     unwrap,
     wrap,
 )
-from tallybook.archive.objects.sealed import SealedStore
+from tallybook.archive.objects.encryption.store import EncryptedStore
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, NewerFormat, ObjectDamaged
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.held_keys import HeldKeys
+from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 from ..harness import REFUSED, Target, attempt, finished, same
 
-TARGET = Target("sealed_objects", words=(b"TBSK", b"\x01\x01\x10", b"k1", bytes(16)))
+TARGET = Target("encrypted_objects", words=(b"TBSK", b"\x01\x01\x10", b"k1", bytes(16)))
 
 KEY = "ledgers/a.parquet"
 DATA_KEY = bytes(range(32))
-HELD = HeldKeys()
+HELD = InMemoryKeys()
 WRAPPING = HELD.keys.keys["k1"]
 PLAIN = bytes(range(256)) * 3
 
@@ -52,7 +52,7 @@ def some_frame() -> bytes:
 
 
 def some_records() -> Iterator[bytes]:
-    """A good one, and others whose checksum is right."""
+    """A valid key record, and others with a right checksum."""
     good = some_record()
     yield good
     for at, value in ((0, 0), (4, 2), (4, 0), (5, 2), (6, 17), (7, 0), (7, 33), (8, 0xFF), (47, 0xFF), (60, 1)):
@@ -61,9 +61,9 @@ def some_records() -> Iterator[bytes]:
         yield bytes(changed) + crc32c(bytes(changed)).to_bytes(4, "little")
 
 
-@TARGET.decoder("archive/objects/seal_format.py:decode_key", seeds=some_records)
+@TARGET.decoder("archive/objects/encryption/format.py:decode_key", seeds=some_records)
 def wrapped_keys(data: bytes) -> None:
-    """What lies beside an object, as it is and with a checksum that is right: only the one that was written opens."""
+    """The key record of an object, as it is and with a right checksum: only the original one can be unwrapped."""
     mended = data[: RECORD_BYTES - 4]
     for record in (data, mended + crc32c(mended).to_bytes(4, "little")):
         found = attempt((DamagedFile, NewerFormat), decode_key, record, "place")
@@ -82,13 +82,13 @@ def some_frames() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "archive/objects/seal_format.py:open_frames",
-    "archive/objects/seal_format.py:plain_bytes_of",
-    "archive/objects/sealed.py:SealedStore._decoded",
+    "archive/objects/encryption/format.py:open_frames",
+    "archive/objects/encryption/format.py:plain_bytes_of",
+    "archive/objects/encryption/store.py:EncryptedStore._decoded",
     seeds=some_frames,
 )
 def frames(data: bytes) -> None:
-    """An object as it lies in a bucket, beside a good key: all of it is what was written, or none is given."""
+    """The frames of an object, with a valid key: reads return exactly the plaintext, or nothing."""
     size = plain_bytes_of(len(data))
     if sealed_bytes(size) == len(data):
         same(frames_of(size), max(1, -(-size // FRAME_BYTES)), "frames")
@@ -102,5 +102,5 @@ async def _read(record: bytes, stored: bytes) -> None:
     below = MemoryStore(RealClock())
     await below.put(f"sealed/keys/{KEY}", record)
     await below.put(f"sealed/objects/{KEY}", stored)
-    store = SealedStore(below, InlineWorkers(), HELD)
+    store = EncryptedStore(below, InlineWorkers(), HELD)
     same(await store.read(KEY, 5, 300), PLAIN[5:305], "a range")

@@ -1,4 +1,4 @@
-"""Entry logs and index rows: what a bookie finds in its ledger and index directories."""
+"""Fuzz target: entry logs and index rows, as a bookie finds them in its directories."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import struct
 import uuid
 from collections.abc import Iterator
 
-from tallybook.bookie import ledger_state
-from tallybook.bookie.ledger_state import Ledger, LedgerRow
-from tallybook.bookie.storage import entry_log_format as fmt
-from tallybook.bookie.storage import entry_log_lengths, index_format, index_mark
-from tallybook.bookie.storage.entry_log_format import LedgerShare, LogFile, TableRow
-from tallybook.bookie.storage.entry_log_walk import Footer, Stretch, read_footer, walk
-from tallybook.bookie.storage.inspect_entry_log import verify_entry_log
+from tallybook.bookie.ledgers import state as ledger_state
+from tallybook.bookie.ledgers.state import Ledger, LedgerRow
+from tallybook.bookie.storage.entry_log import format as fmt
+from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
+from tallybook.bookie.storage.entry_log.format import LedgerShare, LogFile, TableRow
+from tallybook.bookie.storage.entry_log.inspect import verify_entry_log
+from tallybook.bookie.storage.entry_log.scan import Footer, Stretch, read_footer, walk
+from tallybook.bookie.storage.index import durable_mark as index_mark
+from tallybook.bookie.storage.index import format as index_format
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import BLOCK_BYTES
 
 from ..harness import REFUSED, Target, attempt, finished, same
-from ..mending import with_crc
-from ..one_file import OneFile
+from ..mutations import with_crc
+from ..one_file_disk import OneFile
 
 TARGET = Target("entry_logs", words=(b"TLOG\x01\x00", b"TSTR\x01\x00", b"TFTR\x01\x00", b"TEND", b"TLEN", b"TIXM"))
 
@@ -32,11 +34,11 @@ PART_HEAD = 60
 
 
 def some_headers() -> Iterator[bytes]:
-    """The fields only: zeros and a checksum follow."""
+    """The fields of the header only: zeros and a checksum follow."""
     yield fmt.encode_log_header(LOG)[:32]
 
 
-@TARGET.decoder("bookie/storage/entry_log_format.py:decode_log_header", seeds=some_headers)
+@TARGET.decoder("bookie/storage/entry_log/format.py:decode_log_header", seeds=some_headers)
 def log_header(data: bytes) -> None:
     """The first block of a log."""
     attempt(DamagedFile, fmt.decode_log_header, LOG.path, data)
@@ -48,22 +50,22 @@ def log_header(data: bytes) -> None:
 
 
 def some_stretches() -> Iterator[bytes]:
-    """Headers and tables."""
+    """Range headers with their tables."""
     yield fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS[:1], 0)
     yield fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS, BLOCK_BYTES)
 
 
 @TARGET.decoder(
-    "bookie/storage/entry_log_format.py:decode_stretch_header",
-    "bookie/storage/entry_log_format.py:decode_table",
-    "bookie/storage/entry_log_format.py:_decode_part",
-    "bookie/storage/entry_log_format.py:_checked",
-    "bookie/storage/entry_log_format.py:_crc_fits",
-    "bookie/storage/entry_log_format.py:part_identity",
+    "bookie/storage/entry_log/format.py:decode_stretch_header",
+    "bookie/storage/entry_log/format.py:decode_table",
+    "bookie/storage/entry_log/format.py:_decode_part",
+    "bookie/storage/entry_log/format.py:_checked",
+    "bookie/storage/entry_log/format.py:_crc_fits",
+    "bookie/storage/entry_log/format.py:part_identity",
     seeds=some_stretches,
 )
 def stretch(data: bytes) -> None:
-    """The header of a stretch, and its table."""
+    """The header of a range of batches, and its table."""
     if len(data) >= fmt.PART_HEADER_BYTES:
         fmt.part_identity(data)
     header = attempt(DamagedFile, fmt.decode_stretch_header, LOG, BLOCK_BYTES, data)
@@ -80,20 +82,20 @@ def stretch(data: bytes) -> None:
 
 
 def some_footers() -> Iterator[bytes]:
-    """Without ledgers, and with some."""
+    """Footers without ledgers, and with some."""
     for ledgers in ({}, {7: LedgerShare(77, 1), 9: LedgerShare(98, 2)}):
         footer = fmt.encode_footer(LOG, BLOCK_BYTES, ledgers)
         yield footer[: fmt.PART_HEADER_BYTES + len(ledgers) * fmt.MAP_ROW_BYTES]
 
 
 @TARGET.decoder(
-    "bookie/storage/entry_log_format.py:check_footer_header",
-    "bookie/storage/entry_log_format.py:decode_footer",
-    "bookie/storage/entry_log_format.py:decode_end_mark",
+    "bookie/storage/entry_log/format.py:check_footer_header",
+    "bookie/storage/entry_log/format.py:decode_footer",
+    "bookie/storage/entry_log/format.py:decode_end_mark",
     seeds=some_footers,
 )
 def footer(data: bytes) -> None:
-    """A footer, whatever its size, and with the zeros and the end mark that belong to it."""
+    """A footer of any size, with the zeros and the end mark that belong to it."""
     attempt(DamagedFile, fmt.decode_footer, LOG, BLOCK_BYTES, data)
     fmt.decode_end_mark(data[-fmt.END_MARK_BYTES :])
     if len(data) < fmt.PART_HEADER_BYTES:
@@ -109,7 +111,7 @@ def footer(data: bytes) -> None:
 
 
 def some_logs() -> Iterator[bytes]:
-    """What follows the header of a log: a stretch; one and a footer; one that was damaged before."""
+    """The content after the header of a log: a range; a range and a footer; damaged ones."""
     head = fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS[:1], 0)
     first = (head + BATCH).ljust(BLOCK_BYTES, b"\0")
     yield first
@@ -119,16 +121,16 @@ def some_logs() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "bookie/storage/entry_log_walk.py:walk",
-    "bookie/storage/entry_log_walk.py:_part_at",
-    "bookie/storage/entry_log_walk.py:_footer_at",
-    "bookie/storage/entry_log_walk.py:read_footer",
-    "bookie/storage/inspect_entry_log.py:verify_entry_log",
-    "bookie/storage/inspect_entry_log.py:_identity",
+    "bookie/storage/entry_log/scan.py:walk",
+    "bookie/storage/entry_log/scan.py:_part_at",
+    "bookie/storage/entry_log/scan.py:_footer_at",
+    "bookie/storage/entry_log/scan.py:read_footer",
+    "bookie/storage/entry_log/inspect.py:verify_entry_log",
+    "bookie/storage/entry_log/inspect.py:_identity",
     seeds=some_logs,
 )
 def log(data: bytes) -> None:
-    """A whole log, its header intact or not: as a scan reads it, as its end is read, and as an operator looks at it."""
+    """A whole log, its header intact or not: as read by a scan, by a boot, and by the inspection commands."""
     mended = b"".join(_mended_part(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
     for front in (fmt.encode_log_header(LOG), bytes(BLOCK_BYTES)):
         disk = OneFile(LOG.path, front + mended)
@@ -157,18 +159,18 @@ def _mended_part(part: bytes) -> bytes:
 
 
 def some_names() -> Iterator[bytes]:
-    """Of a log, and of one that is gone."""
+    """Names of a log, and of a removed one."""
     yield fmt.log_name(5).encode()
     yield fmt.removed_name(2**63 - 1).encode()
 
 
 @TARGET.decoder(
-    "bookie/storage/entry_log_format.py:parse_log_name",
-    "bookie/storage/entry_log_format.py:parse_removed_name",
+    "bookie/storage/entry_log/format.py:parse_log_name",
+    "bookie/storage/entry_log/format.py:parse_removed_name",
     seeds=some_names,
 )
 def log_name(data: bytes) -> None:
-    """The name of a file."""
+    """The name of a log file."""
     name = data.decode(errors="surrogateescape")
     number = fmt.parse_log_name(name)
     if number is not None:
@@ -179,16 +181,16 @@ def log_name(data: bytes) -> None:
 
 
 def some_rows() -> Iterator[bytes]:
-    """Keys and values, one after the other."""
+    """Keys and values of batches, one after the other."""
     yield b"".join(index_format.encode_row(IndexRow(7, 3, Location(5, 4096, 98, 3))))
     yield b"".join(index_format.encode_row(IndexRow(0, 0, Location(0, 0, 1, 1))))
 
 
 @TARGET.decoder(
-    "bookie/storage/index_format.py:split_row_key", "bookie/storage/index_format.py:decode_row", seeds=some_rows
+    "bookie/storage/index/format.py:split_row_key", "bookie/storage/index/format.py:decode_row", seeds=some_rows
 )
 def index_row(data: bytes) -> None:
-    """A row of a batch."""
+    """An index row of a batch."""
     key, value = data[: index_format.ROW_KEY_BYTES], data[index_format.ROW_KEY_BYTES :]
     attempt(DamagedFile, index_format.split_row_key, data)
     attempt(DamagedFile, index_format.decode_row, key, value)
@@ -199,7 +201,7 @@ def index_row(data: bytes) -> None:
 
 
 def some_states() -> Iterator[bytes]:
-    """Keys and values of ledgers' states."""
+    """Keys and values of ledger states."""
     for row in (
         LedgerRow(), ledger_state.TOMBSTONE, LedgerRow(b"", True, True, False, 5, -1, 9, 2),
         LedgerRow(bytes(32), False, False, False, 5, 7, 9, 0), LedgerRow(b"", identity=bytes(16)),
@@ -208,14 +210,14 @@ def some_states() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "bookie/storage/index_format.py:split_state_key",
-    "bookie/storage/index_format.py:leading_ledger",
-    "bookie/storage/index_format.py:decode_state",
-    "bookie/ledger_state.py:decode_row",
+    "bookie/storage/index/format.py:split_state_key",
+    "bookie/storage/index/format.py:leading_ledger",
+    "bookie/storage/index/format.py:decode_state",
+    "bookie/ledgers/state.py:decode_row",
     seeds=some_states,
 )
 def ledger_row(data: bytes) -> None:
-    """The state of a ledger: the value of a row of the index, and what it says."""
+    """An index row with the state of a ledger."""
     key, value = data[:8], data[8:]
     attempt(DamagedFile, index_format.leading_ledger, key)
     attempt(DamagedFile, index_format.decode_state, key, value)
@@ -236,14 +238,16 @@ def ledger_row(data: bytes) -> None:
 
 
 def some_notes() -> Iterator[bytes]:
-    """How far the index was durable, and how long logs are."""
+    """The durable position of the index, and the lengths of logs."""
     yield struct.pack("<4sIq", b"TIXM", 1, 77)
     yield struct.pack("<4sHH16sQ", b"TLEN", 1, 0, UUID, 0)
     yield struct.pack("<4sHH16sQQQ", b"TLEN", 1, 0, UUID, 1, 5, 8192)
 
 
 @TARGET.decoder(
-    "bookie/storage/index_mark.py:read_mark", "bookie/storage/entry_log_lengths.py:read_lengths", seeds=some_notes
+    "bookie/storage/index/durable_mark.py:read_mark",
+    "bookie/storage/entry_log/lengths.py:read_lengths",
+    seeds=some_notes,
 )
 def notes(data: bytes) -> None:
     """The two small files beside index and logs."""

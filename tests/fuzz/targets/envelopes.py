@@ -1,4 +1,4 @@
-"""Entries of streams: read one by one, and as columns, which take and refuse the same ones."""
+"""Fuzz target: entries of streams, decoded one by one and as columns, which accept and refuse the same ones."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tallybook.core.errors import EnvelopeDamaged
-from tallybook.stream import columnar
-from tallybook.stream.compression import Compression, decompressed
-from tallybook.stream.envelope import (
+from tallybook.stream.records import columnar
+from tallybook.stream.records.compression import Compression, decompressed
+from tallybook.stream.records.envelope import (
     HEADER_BYTES,
     START,
-    Columns,
     Envelope,
-    Kind,
-    Marks,
+    EnvelopeKind,
     Record,
+    RecordColumns,
+    StreamMarks,
     encode_mark,
     encode_records,
 )
@@ -30,16 +30,16 @@ TAG = "5f0c9a21"
 RAW_BYTES_AT = 12
 
 
-def _columns(*records: tuple[bytes, int | None, bytes | None, bytes | None, int | None]) -> Columns:
-    columns = Columns(1_700_000_000_000)
+def _columns(*records: tuple[bytes, int | None, bytes | None, bytes | None, int | None]) -> RecordColumns:
+    columns = RecordColumns(1_700_000_000_000)
     for record in records:
         columns.add(*record)
     return columns
 
 
 def some_envelopes() -> Iterator[bytes]:
-    """Plain ones, full ones, packed ones, marks."""
-    marks = Marks(7, 5, 3, 2)
+    """Plain, full and compressed envelopes, and marks."""
+    marks = StreamMarks(7, 5, 3, 2)
     yield encode_records(_columns((b"hello", None, None, None, None)), START)
     yield encode_records(
         _columns((b"a", 5, b"k", b"id", 9), (b"", None, None, None, None), (b"c", 7, b"", b"x", -1)), marks
@@ -47,34 +47,34 @@ def some_envelopes() -> Iterator[bytes]:
     yield encode_records(_columns((b"a", None, b"key", None, None), (b"b", None, None, b"id", None)), marks)
     for compression in (Compression.ZSTD, Compression.LZ4):
         yield encode_records(_columns(*[(b"x" * 50, at, b"k", None, at) for at in range(5)]), marks, compression)
-    for kind in (Kind.KEEP_ALIVE, Kind.END_OF_SEGMENT, Kind.END_OF_STREAM):
+    for kind in (EnvelopeKind.KEEP_ALIVE, EnvelopeKind.END_OF_SEGMENT, EnvelopeKind.END_OF_STREAM):
         yield encode_mark(kind, marks, 5)
 
 
 def _fitting(data: bytes) -> bytes:
-    """With the number of bytes that it has, as an envelope says it that is not packed."""
+    """``data`` with its own size in the size field of an uncompressed envelope."""
     if len(data) < HEADER_BYTES:
         return data
     return data[:RAW_BYTES_AT] + struct.pack("<I", len(data) - HEADER_BYTES) + data[RAW_BYTES_AT + 4 :]
 
 
 @TARGET.decoder(
-    "stream/envelope.py:Envelope.__init__",
-    "stream/envelope.py:Envelope.columns",
-    "stream/envelope.py:Envelope.records",
-    "stream/envelope.py:_columns",
-    "stream/envelope.py:_columns.numbers",
-    "stream/columnar.py:decode",
-    "stream/columnar.py:damage",
-    "stream/columnar.py:_bytes_of",
-    "stream/columnar.py:_headers",
-    "stream/columnar.py:_bodies",
-    "stream/columnar.py:_Bodies.__init__",
-    "stream/columnar.py:_Bodies._numbers",
+    "stream/records/envelope.py:Envelope.__init__",
+    "stream/records/envelope.py:Envelope.columns",
+    "stream/records/envelope.py:Envelope.records",
+    "stream/records/envelope.py:_columns",
+    "stream/records/envelope.py:_columns.numbers",
+    "stream/records/columnar.py:decode",
+    "stream/records/columnar.py:damage",
+    "stream/records/columnar.py:_bytes_of",
+    "stream/records/columnar.py:_headers",
+    "stream/records/columnar.py:_bodies",
+    "stream/records/columnar.py:_Bodies.__init__",
+    "stream/records/columnar.py:_Bodies._numbers",
     seeds=some_envelopes,
 )
 def envelope(data: bytes) -> None:
-    """Alone, and among sound ones."""
+    """An envelope alone, and among valid ones."""
     for given in {data, _fitting(data)}:
         records = attempt(EnvelopeDamaged, _read, given)
         # Small pieces have one envelope each.
@@ -115,23 +115,27 @@ def _hold_against_columns(records: object, batch: list[bytes], at: int, piece_by
 
 def _comes_back(data: bytes, records: list[Record]) -> None:
     default = Envelope(data, 3, 5, TAG).default_time
-    columns = Columns(default)
+    columns = RecordColumns(default)
     for each in records:
         columns.add(each.payload, each.timestamp_ms, each.key, each.dedup_id, each.txid)
-    again = _read(encode_records(columns, Marks(records[0].sequence)))
-    same([each._told()[1:] for each in again], [each._told()[1:] for each in records], "the records of an envelope")
+    again = _read(encode_records(columns, StreamMarks(records[0].sequence)))
+    same(
+        [each._as_tuple()[1:] for each in again],
+        [each._as_tuple()[1:] for each in records],
+        "the records of an envelope",
+    )
 
 
 def some_bodies() -> Iterator[bytes]:
-    """How they are packed, how much they say they have, and they themselves."""
+    """Compression kind, declared size, and body."""
     for number, codec in ((1, "zstd"), (2, "lz4_raw")):
         for told in (199, 200, 201, 5000):
             yield bytes([number - 1]) + struct.pack("<H", told) + pa.compress(b"x" * 200, codec=codec, asbytes=True)
 
 
-@TARGET.decoder("stream/compression.py:decompressed", "stream/compression.py:_fits", seeds=some_bodies)
+@TARGET.decoder("stream/records/compression.py:decompressed", "stream/records/compression.py:_fits", seeds=some_bodies)
 def body(data: bytes) -> None:
-    """What is not packed in so many bytes is refused; what is comes back the same each time."""
+    """A body that does not decompress to the declared size is refused; others give the same bytes each time."""
     compression = Compression(1 + (data[0] if data else 0) % 2)
     raw_bytes, packed = int.from_bytes(data[1:3], "little"), memoryview(data[3:])
     found = attempt(EnvelopeDamaged, decompressed, packed, compression, raw_bytes)

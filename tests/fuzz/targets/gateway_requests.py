@@ -1,4 +1,4 @@
-"""What clients of a gateway send, in whatever language they are written."""
+"""Fuzz target: requests to a gateway by clients in any language."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import EntryTooLarge, InvalidArgument
 from tallybook.core.quorum import Quorum
-from tallybook.gateway import messages
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway import requests
+from tallybook.gateway.ledgers import messages
+from tallybook.gateway.ledgers.service import _page_start
 from tallybook.gateway.outflow import message_bytes, reserved_bytes
-from tallybook.gateway.service import _page_start
-from tallybook.gateway.stream_messages import outgoing, policy_changes, start_of, wait_seconds
+from tallybook.gateway.streams.messages import new_records, policy_changes, start_of, wait_seconds
 from tallybook.proto import ledger_pb2, stream_pb2
-from tallybook.runtime.http_guard import fields_of
+from tallybook.runtime.http.guard import fields_of
 from tallybook.stream.names import check_namespace, check_prefix, check_stream_name, check_subscription
 from tallybook.stream.policy import StreamPolicy
-from tallybook.stream.record import size_of
+from tallybook.stream.records.record import size_of
 
 from ..harness import REFUSED, Target, attempt
 
@@ -29,7 +30,7 @@ POSITION = "3-1842-7@5f0c9a21"
 
 
 def _kinds(module: Any) -> dict[str, type[Message]]:
-    """Every message of a proto file that a client sends, most often as part of one."""
+    """Every message type of a proto file that a client sends, most often inside another one."""
     return {
         name: getattr(module, name)
         for name in sorted(module.DESCRIPTOR.message_types_by_name)
@@ -41,7 +42,7 @@ LEDGER_KINDS, STREAM_KINDS = _kinds(ledger_pb2), _kinds(stream_pb2)
 
 
 def _create(request: ledger_pb2.CreateRequest) -> None:
-    found = messages.creation(request)
+    found = messages.create_arguments(request)
     Quorum(found["ensemble"], found["write_quorum"], found["ack_quorum"])
 
 
@@ -66,7 +67,7 @@ def _starting(request: Any) -> None:
 
 
 def _records(request: Any) -> None:
-    for record in outgoing(request.records):
+    for record in new_records(request.records):
         attempt((InvalidArgument, EntryTooLarge), size_of, record)
 
 
@@ -83,9 +84,9 @@ def _sized(request: Any) -> None:
 
 
 def _understood(kinds: dict[str, type[Message]], data: bytes, more: dict[str, Callable[[Any], None]]) -> None:
-    """Take ``data`` for a message of each kind, and read out of it what the service does."""
+    """Decode ``data`` as a message of each type, and interpret it as the service does."""
     for kind in kinds.values():
-        found = attempt(InvalidArgument, messages.decode, kind, data)
+        found = attempt(InvalidArgument, requests.decode, kind, data)
         if found is REFUSED:
             continue
         fields = found.DESCRIPTOR.fields_by_name
@@ -97,7 +98,7 @@ def _understood(kinds: dict[str, type[Message]], data: bytes, more: dict[str, Ca
 
 
 def some_ledger_requests() -> Iterator[bytes]:
-    """One of each kind."""
+    """One request of each type."""
     pb = ledger_pb2
     for message in (
         pb.CreateRequest(ensemble=3, write_quorum=2, ack_quorum=2, password=b"p", digest=pb.DIGEST_HMAC_SHA256),
@@ -110,18 +111,18 @@ def some_ledger_requests() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "gateway/messages.py:decode", "gateway/messages.py:creation", "gateway/service.py:_page_start",
-    "gateway/messages.py:request_of", seeds=some_ledger_requests,
+    "gateway/requests.py:decode", "gateway/ledgers/messages.py:create_arguments",
+    "gateway/ledgers/service.py:_page_start", "gateway/requests.py:request_of", seeds=some_ledger_requests,
 )  # fmt: skip
 def ledger_request(data: bytes) -> None:
-    """A message to the service of ledgers."""
+    """A request to the ledger service."""
     _understood(LEDGER_KINDS, data, {
         "digest": _create, "page_token": _paged, "max_bytes": _sized, "ledger_id": messages.ledger_of,
     })  # fmt: skip
 
 
 def some_stream_requests() -> Iterator[bytes]:
-    """One of each kind."""
+    """One request of each type."""
     pb = stream_pb2
     starts = (
         pb.StreamStart(position=POSITION), pb.StreamStart(after=POSITION), pb.StreamStart(timestamp_ms=5),
@@ -141,23 +142,23 @@ def some_stream_requests() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "gateway/stream_messages.py:policy_changes", "gateway/stream_messages.py:start_of",
-    "gateway/stream_messages.py:outgoing", "gateway/stream_messages.py:wait_seconds", "stream/record.py:size_of",
-    seeds=some_stream_requests,
+    "gateway/streams/messages.py:policy_changes", "gateway/streams/messages.py:start_of",
+    "gateway/streams/messages.py:new_records", "gateway/streams/messages.py:wait_seconds",
+    "stream/records/record.py:size_of", seeds=some_stream_requests,
 )  # fmt: skip
 def stream_request(data: bytes) -> None:
-    """A message to the service of streams."""
+    """A request to the stream service."""
     _understood(STREAM_KINDS, data, {"policy": _with_policy, "records": _records, "wait_ms": _waiting})
 
 
 def some_bodies() -> Iterator[bytes]:
-    """Of the console's HTTP."""
+    """Bodies of HTTP requests to the console."""
     yield b"{}"
     yield b'{"reason": "disk", "reason": 5}'
     yield b'{"reason": ' + b"[" * 5_000
 
 
-@TARGET.decoder("runtime/http_guard.py:fields_of", "runtime/json_once.py:loads_once", seeds=some_bodies)
+@TARGET.decoder("runtime/http/guard.py:fields_of", "runtime/strict_json.py:loads_strict", seeds=some_bodies)
 def body(data: bytes) -> None:
     """The body of a request to a console."""
     attempt(InvalidArgument, fields_of, data, ("reason",))

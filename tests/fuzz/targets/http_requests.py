@@ -1,4 +1,4 @@
-"""What the guard of a process's HTTP takes apart of a request: its path, its query, its headers."""
+"""Fuzz target: path, query and headers of requests, as the HTTP guard parses them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.requests import Request
 
-from tallybook.core.access import ANYBODY, OpenAccess
+from tallybook.core.access import UNRESTRICTED, OpenAccess
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
-from tallybook.runtime import http_guard
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.http_api import Asked
-from tallybook.runtime.http_load import HttpLoad
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.http import guard as http_guard
+from tallybook.runtime.http.endpoints import EndpointRequest
+from tallybook.runtime.http.load import HttpLoad
+from tallybook.runtime.security.denial_log import DenialLog
 
 from ..harness import REFUSED, Finding, Refused, Target, attempt, same
 
@@ -26,16 +26,16 @@ OWN = "console.example"
 MOST = 100
 
 
-async def _nobody(*_: object) -> None:
+async def _no_app(*_: object) -> None:
     """Answers nothing."""
 
 
 CLOCK = RealClock()
-FRONT = http_guard.Front(_nobody, lambda: [OWN], (), {}, Refusals(CLOCK, OpenAccess()), HttpLoad(CLOCK, MOST))
+FRONT = http_guard.RequestFilter(_no_app, lambda: [OWN], (), {}, DenialLog(CLOCK, OpenAccess()), HttpLoad(CLOCK, MOST))
 
 
 def some_paths() -> Iterator[bytes]:
-    """Good ones, and ones that try to be others."""
+    """Valid paths, and ones that try to escape."""
     yield from (b"/", b"/api/v1/ledgers/7", b"/api/v1/streams/default/orders%2Feu", "/a/%C3%A4/ä".encode())
     yield from (
         b"",
@@ -54,9 +54,9 @@ def some_paths() -> Iterator[bytes]:
     yield b"/" + b"x" * http_guard.MAX_PATH_BYTES
 
 
-@TARGET.decoder("runtime/http_guard.py:_parts", "runtime/http_guard.py:_match", seeds=some_paths)
+@TARGET.decoder("runtime/http/guard.py:_parts", "runtime/http/guard.py:_match", seeds=some_paths)
 def path(data: bytes) -> None:
-    """As it stands in the first line of a request."""
+    """A path in the request line."""
     parts = attempt(http_guard._Refused, http_guard._parts, data)
     if isinstance(parts, Refused):
         return
@@ -71,7 +71,7 @@ def path(data: bytes) -> None:
 
 
 def some_queries() -> Iterator[bytes]:
-    """The same."""
+    """Valid queries, and ones that try to escape."""
     yield from (b"", b"after=7", b"after=7&limit=5", b"after=%C3%A4+b", b"limit=", b"after=a%3Bb")
     yield from (b"after", b"after=1&after=2", b"other=1", b"&", b"after=%ff", "after=ä".encode(), b"a=1&" * 20)
     yield from (b"limit=-1", b"limit=101", b"limit=%D9%A3", b"after=9223372036854775808", b"after=" + b"9" * 30)
@@ -79,11 +79,12 @@ def some_queries() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "runtime/http_guard.py:_query", "runtime/http_api.py:Asked.id", "runtime/http_api.py:Asked.count",
+    "runtime/http/guard.py:_query", "runtime/http/endpoints.py:EndpointRequest.id",
+    "runtime/http/endpoints.py:EndpointRequest.count",
     seeds=some_queries,
 )  # fmt: skip
 def query(data: bytes) -> None:
-    """What stands behind the question mark, and the numbers in it."""
+    """The query after the question mark, and the numbers in it."""
     found = attempt((http_guard._Refused, InvalidArgument), http_guard._query, data, KNOWN)
     if isinstance(found, Refused):
         return
@@ -92,7 +93,7 @@ def query(data: bytes) -> None:
     told = urlencode(found).encode()
     if len(told) <= http_guard.MAX_QUERY_BYTES:
         same(http_guard._query(told, KNOWN), found, "a query")
-    asked = Asked(ANYBODY, "", {"id": found.get("after", "")}, found, {})
+    asked = EndpointRequest(UNRESTRICTED, "", {"id": found.get("after", "")}, found, {})
     for number, most in (
         (attempt(InvalidArgument, asked.id, "id"), MAX_ID),
         (attempt(InvalidArgument, asked.count, "limit", 7, MOST), MOST),
@@ -102,7 +103,7 @@ def query(data: bytes) -> None:
 
 
 def some_hosts() -> Iterator[bytes]:
-    """Names that are this process's, and others."""
+    """Names of this process, and others."""
     yield from (b"localhost", b"LOCALHOST:80", b"127.0.0.1:7401", b"[::1]", b"[::1]:80", b"Console.Example:443")
     yield from (b"", b"evil.example", b"localhost.evil.example", b"localhost@evil.example", b"localhost:80:80", b"::1")
     yield from (
@@ -118,9 +119,11 @@ def some_hosts() -> Iterator[bytes]:
     )
 
 
-@TARGET.decoder("runtime/http_guard.py:Front._check_host", "runtime/http_guard.py:_is_address", seeds=some_hosts)
+@TARGET.decoder(
+    "runtime/http/guard.py:RequestFilter._check_host", "runtime/http/guard.py:_is_address", seeds=some_hosts
+)
 def host(data: bytes) -> None:
-    """A name that a request says it came by; whoever else reads it must not find a foreign one in it."""
+    """The host that a request names: no other reader of the header may find a foreign host in it."""
     text = data.decode("latin-1")
     if attempt(http_guard._Refused, FRONT._check_host, text) is REFUSED:
         return
@@ -134,7 +137,7 @@ def host(data: bytes) -> None:
 
 
 def some_headers() -> Iterator[bytes]:
-    """One a line."""
+    """Headers, one per line."""
     yield b"host: localhost\ncontent-type: application/json\norigin: http://localhost"
     yield b"host: localhost\ncontent-type: application/json\norigin: app://localhost"
     yield b"Host: localhost\nhost: localhost"
@@ -143,9 +146,9 @@ def some_headers() -> Iterator[bytes]:
     yield b"host: A:80\norigin: https://a:80\nsec-fetch-site: none\ncontent-type: Application/JSON ; charset=UTF-8"
 
 
-@TARGET.decoder("runtime/http_guard.py:_check_headers", "runtime/http_guard.py:_check_origin", seeds=some_headers)
+@TARGET.decoder("runtime/http/guard.py:_check_headers", "runtime/http/guard.py:_check_origin", seeds=some_headers)
 def headers(data: bytes) -> None:
-    """Those that say how long a request is, what it is, and what page it comes from; names come in small letters."""
+    """Headers with length, content type and origin of a request; their names are in lower case."""
     lines = [line.partition(b":") for line in data.split(b"\n")]
     raw = [(name.strip().lower(), value.strip()) for name, _, value in lines]
     request = Request({"type": "http", "method": "POST", "headers": raw})

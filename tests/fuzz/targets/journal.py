@@ -1,4 +1,4 @@
-"""What a bookie finds in the files of its journal."""
+"""Fuzz target: the files of a journal, as a bookie finds them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.limits import BLOCK_BYTES
 
 from ..harness import Finding, Target, attempt, finished, same
-from ..mending import with_crc
-from ..one_file import OneFile
+from ..mutations import with_crc
+from ..one_file_disk import OneFile
 
 TARGET = Target("journal", words=(b"TJSB\x01", b"TJSG\x01", b"TJBK\x01", b"\xff" * 8, b"\x00" * 8))
 
 INSTANCE = bytes(range(16))
 BATCH = encode_batch(7, 0, [b"hello"], lac=-1, ledger_length=5, written_at_us=1)
-GEOMETRY = fmt.Geometry(4 * BLOCK_BYTES, 3)
+GEOMETRY = fmt.RingGeometry(4 * BLOCK_BYTES, 3)
 FACTS = Superblock(
-    4, INSTANCE, 2, False, fmt.Mark(1, 0), fmt.Mark(1, 1), 1, GEOMETRY, True, fmt.Mark(0, 0), 0
+    4, INSTANCE, 2, False, fmt.JournalMark(1, 0), fmt.JournalMark(1, 1), 1, GEOMETRY, True, fmt.JournalMark(0, 0), 0
 )  # fmt: skip
 RECORDS = (
     BatchRecord(BATCH), BatchRecord(BATCH, recovery=True), FenceRecord(7, bytes(32)), LedgerKeyRecord(7, bytes(32)),
@@ -46,8 +46,8 @@ def _body(*records: Any) -> bytes:
     return b"".join(bytes(part) for record in records for part in encode_record(record))
 
 
-def a_block(mark: fmt.Mark, offset: int, *records: Any) -> bytes:
-    """A block as it stands on the disk."""
+def a_block(mark: fmt.JournalMark, offset: int, *records: Any) -> bytes:
+    """A block as stored on the disk."""
     body = _body(*records)
     block = bytearray(fmt.aligned(fmt.BLOCK_HEADER_BYTES + len(body)))
     block[fmt.BLOCK_HEADER_BYTES : fmt.BLOCK_HEADER_BYTES + len(body)] = body
@@ -65,17 +65,29 @@ def a_block(mark: fmt.Mark, offset: int, *records: Any) -> bytes:
 
 
 def some_slots() -> Iterator[bytes]:
-    """After a clean stop, and not."""
+    """Slots after a clean stop, and after a crash."""
     yield encode_slot(FACTS)[:116]
     yield encode_slot(next_versions(FACTS)[0])[:116]
     yield encode_slot(
-        Superblock(9, INSTANCE, 3, True, fmt.Mark(7, 70), fmt.Mark(8, 71), 9, GEOMETRY, False, fmt.Mark(7, 70), 2)
+        Superblock(
+            9,
+            INSTANCE,
+            3,
+            True,
+            fmt.JournalMark(7, 70),
+            fmt.JournalMark(8, 71),
+            9,
+            GEOMETRY,
+            False,
+            fmt.JournalMark(7, 70),
+            2,
+        )
     )[:116]
 
 
 @TARGET.decoder("bookie/journal/superblock.py:decode_slot", "bookie/journal/superblock.py:newest", seeds=some_slots)
 def superblock_slot(data: bytes) -> None:
-    """One slot of a superblock, and what follows from it."""
+    """One slot of a superblock, and decisions based on it."""
     for given in (data, with_crc(data, 112, (0, 112))):
         facts = decode_slot(given)
         if facts is not None:
@@ -88,13 +100,13 @@ def superblock_slot(data: bytes) -> None:
 
 
 def some_segment_headers() -> Iterator[bytes]:
-    """One of them; what is behind its checksum is not read."""
+    """A segment header; bytes after its checksum are not read."""
     yield fmt.encode_segment_header(fmt.SegmentHeader(INSTANCE, 1, 2, GEOMETRY.segment_bytes))[:56]
 
 
 @TARGET.decoder("bookie/journal/format.py:decode_segment_header", seeds=some_segment_headers)
 def segment_header(data: bytes) -> None:
-    """The beginning of a segment."""
+    """The header of a segment."""
     for given in (data, with_crc(data, 52, (0, 52))):
         found = fmt.decode_segment_header(given)
         if found is not None:
@@ -102,11 +114,11 @@ def segment_header(data: bytes) -> None:
 
 
 def some_blocks() -> Iterator[bytes]:
-    """Full of everything, and a seal."""
-    yield a_block(fmt.Mark(1, 1), BLOCK_BYTES, *RECORDS)
+    """A block with every kind of record, and a seal."""
+    yield a_block(fmt.JournalMark(1, 1), BLOCK_BYTES, *RECORDS)
     for record in RECORDS:
-        yield a_block(fmt.Mark(1, 1), BLOCK_BYTES, record)
-    yield a_block(fmt.Mark(1, 2), BLOCK_BYTES)[: fmt.BLOCK_HEADER_BYTES]
+        yield a_block(fmt.JournalMark(1, 1), BLOCK_BYTES, record)
+    yield a_block(fmt.JournalMark(1, 2), BLOCK_BYTES)[: fmt.BLOCK_HEADER_BYTES]
 
 
 @TARGET.decoder(
@@ -118,7 +130,7 @@ def some_blocks() -> Iterator[bytes]:
     seeds=some_blocks,
 )
 def block(data: bytes) -> None:
-    """A block: its header, and the records in it, whatever the checksum of the body says."""
+    """A block: its header, and the records in it, even if the checksum of the body is wrong."""
     for given in (data, with_crc(data, 124, (0, 124))):
         header = fmt.decode_block_header(given)
         fmt.newer_block(given, bytes(given[8:24]), 0, BLOCK_BYTES)
@@ -134,13 +146,16 @@ def block(data: bytes) -> None:
 
 
 def some_journals() -> Iterator[bytes]:
-    """A ring whose second segment is in use: the blocks in it."""
+    """The blocks of a ring whose second segment is in use."""
     yield b""
-    yield a_block(fmt.Mark(1, 1), BLOCK_BYTES, *RECORDS)
-    one, two = a_block(fmt.Mark(1, 1), BLOCK_BYTES, *RECORDS), a_block(fmt.Mark(1, 2), 2 * BLOCK_BYTES, *RECORDS)
+    yield a_block(fmt.JournalMark(1, 1), BLOCK_BYTES, *RECORDS)
+    one, two = (
+        a_block(fmt.JournalMark(1, 1), BLOCK_BYTES, *RECORDS),
+        a_block(fmt.JournalMark(1, 2), 2 * BLOCK_BYTES, *RECORDS),
+    )
     yield one + two
     yield bytes(BLOCK_BYTES) + two
-    yield one + bytes(BLOCK_BYTES) + a_block(fmt.Mark(1, 3), 3 * BLOCK_BYTES)
+    yield one + bytes(BLOCK_BYTES) + a_block(fmt.JournalMark(1, 3), 3 * BLOCK_BYTES)
 
 
 @TARGET.decoder(
@@ -156,7 +171,7 @@ def some_journals() -> Iterator[bytes]:
     seeds=some_journals,
 )
 def ring(data: bytes) -> None:
-    """A whole journal, as a boot reads it and as an operator looks at it. What it finds, it finds twice."""
+    """A whole journal, as read by a boot and by the inspection commands. Both give the same result twice."""
     blocks = b"".join(
         with_crc(data[at : at + BLOCK_BYTES], 124, (0, 124))
         if data[at : at + 4] == fmt.BLOCK_MAGIC
@@ -168,13 +183,13 @@ def ring(data: bytes) -> None:
 
     async def read() -> None:
         findings = await survey(disk, "journal", FACTS)
-        first, again = [[record async for record in read_records(disk, FACTS, findings.runs)] for _ in range(2)]
+        first, again = [[record async for record in read_records(disk, FACTS, findings.ranges)] for _ in range(2)]
         same(first, again, "what is replayed")
         view = JournalView(
             "journal", FACTS, (True, True), (SegmentView(disk.path, len(header + blocks), None, True),), *findings
         )
         seen = [view async for view in every_block(disk, view)]
-        replayed = sum(run.last_block - run.first_block + 1 for run in findings.runs)
+        replayed = sum(run.last_block - run.first_block + 1 for run in findings.ranges)
         if replayed > len(seen):
             raise Finding(f"{replayed} blocks are replayed, and {len(seen)} seen")
 

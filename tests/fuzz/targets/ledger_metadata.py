@@ -1,4 +1,4 @@
-"""Metadata of ledgers and registrations of bookies, as any process may have written them, and URIs of the stores."""
+"""Fuzz target: ledger metadata, bookie registrations and metadata URIs, written by any process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tallybook.archive.objects.open import parse_url
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig
 from tallybook.core.quorum import Quorum
-from tallybook.gateway.messages import described
-from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
-from tallybook.metadata.codec import Registered, decode_bookie, decode_ledger, encode_bookie, encode_ledger
-from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
+from tallybook.gateway.ledgers.messages import ledger_message
+from tallybook.metadata.codec import BookieRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
+from tallybook.metadata.ledger.archived import ArchiveAttempt, IndexPart, Receipt
+from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from tallybook.metadata.store import BookieInfo, BookieMode, Deletion
-from tallybook.metadata.transactions import is_pending, transaction_of
+from tallybook.metadata.transactions.model import is_pending, transaction_of
 from tallybook.metadata.uri import parse_uri
 from tallybook.metadata.zookeeper import layout
 from tallybook.offload.policy import _own_min_age_s
-from tallybook.stream.delivery_record import part_of
+from tallybook.stream.delivery.record import part_of
 
 from ..harness import REFUSED, Target, attempt, same
-from ..mending import with_crc
+from ..mutations import with_crc
 
 TARGET = Target(
     "ledger_metadata",
@@ -56,7 +56,7 @@ RECEIPT = Receipt("object", "ledgers/object.parquet", 5000, bytes(32), IndexPart
 
 
 def _sealed(data: bytes) -> bytes:
-    """With the length and the checksum that its body should have."""
+    """``data`` with the length and the checksum that its body should have."""
     if len(data) < 16:
         return data
     data = data[:8] + struct.pack("<I", len(data) - 16) + data[12:]
@@ -64,7 +64,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def some_ledgers() -> Iterator[bytes]:
-    """In every state of their lives."""
+    """Metadata in every state of a ledger."""
     yield encode_ledger(OPEN)
     yield encode_ledger(replace(OPEN, state=LedgerState.IN_RECOVERY, missed=(MissedRange("b", 0, None),)))
     yield encode_ledger(CLOSED)
@@ -80,14 +80,14 @@ def some_ledgers() -> Iterator[bytes]:
     "metadata/codec.py:_refuse_unknown_fields",
     "metadata/codec.py:_unknown_fields",
     "metadata/codec.py:_known",
-    "metadata/transactions.py:transaction_of",
-    "metadata/transactions.py:_since",
+    "metadata/transactions/model.py:transaction_of",
+    "metadata/transactions/model.py:_since",
     "offload/policy.py:_own_min_age_s",
-    "stream/delivery_record.py:part_of",
+    "stream/delivery/record.py:part_of",
     seeds=some_ledgers,
 )
 def ledger(data: bytes) -> None:
-    """The metadata of a ledger, and what others read out of it."""
+    """The metadata of a ledger, and values derived from them."""
     for given in (data, _sealed(data)):
         found = attempt(DamagedFile, decode_ledger, given, 7, "place")
         if found is REFUSED:
@@ -99,14 +99,14 @@ def ledger(data: bytes) -> None:
         is_pending(found)
         part_of(found)
         _own_min_age_s(found)
-        described(found)
+        ledger_message(found)
 
 
 def some_bookies() -> Iterator[bytes]:
-    """Registered."""
+    """A registration."""
     info = BookieInfo("bookie-1", "127.0.0.1:1", Incarnation("uuid", 3), BookieMode.WRITABLE, "127.0.0.1:2", "rack", 5)
-    yield encode_bookie(Registered(info, "session"))
-    yield encode_bookie(Registered(replace(info, mode=BookieMode.READ_ONLY), ""))
+    yield encode_bookie(BookieRegistration(info, "session"))
+    yield encode_bookie(BookieRegistration(replace(info, mode=BookieMode.READ_ONLY), ""))
 
 
 @TARGET.decoder(
@@ -124,7 +124,7 @@ def bookie(data: bytes) -> None:
 
 
 def some_uris() -> Iterator[bytes]:
-    """Of stores of metadata, and of objects."""
+    """URIs of metadata stores, and of object stores."""
     for text in (
         "sqlite:///var/lib/metadata.db", "sqlite:///./data/m.db", "zk://zk1:2181,[::1]/tallybook", "memory:",
         "s3://bucket/a/b", "gs://bucket", "az://container/a", "file:///srv/archive", "file:///./archive", "s3a://x",
@@ -142,14 +142,14 @@ def some_uris() -> Iterator[bytes]:
     seeds=some_uris,
 )
 def uri(data: bytes) -> None:
-    """What an operator types."""
+    """A URI typed by an operator."""
     text = data.decode(errors="surrogateescape")
     attempt(InvalidConfig, parse_uri, text)
     attempt(InvalidConfig, parse_url, text)
 
 
 def some_nodes() -> Iterator[bytes]:
-    """Names of nodes, with the level at which they stand."""
+    """Names of nodes, with their level in the tree."""
     yield b"\x00" + b"007f"
     yield b"\x04" + b"fff"
     yield b"\x05" + b"r-a%2Fb"
@@ -165,7 +165,7 @@ def some_nodes() -> Iterator[bytes]:
     seeds=some_nodes,
 )
 def nodes(data: bytes) -> None:
-    """Names of nodes of ZooKeeper, which anybody may make, and what groups of ledgers were deleted."""
+    """Names of ZooKeeper nodes, which any client may create, and which groups of ledgers were deleted."""
     kind, name = (data[0] if data else 0) % 7, data[1:].decode(errors="replace")
     if kind < len(layout.ids_below):
         found = attempt(DamagedFile, layout.child_range, kind, 0, name, "/path")

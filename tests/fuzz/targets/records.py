@@ -1,4 +1,4 @@
-"""Records beside the ledgers: JSON, for most, which other processes have written, and operators may have touched."""
+"""Fuzz target: metadata records, mostly JSON, written by other processes or changed by operators."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from tallybook.archive.location import RECORD as LOCATION
-from tallybook.archive.location import read_location
-from tallybook.archive.sealing import RECORD as SEALED
-from tallybook.archive.sealing import sealed_since
+from tallybook.archive.encryption_record import RECORD as SEALED
+from tallybook.archive.encryption_record import encrypted_since
+from tallybook.archive.url_record import RECORD as LOCATION
+from tallybook.archive.url_record import read_location
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
-from tallybook.metadata import sink_record
-from tallybook.metadata.behind import RECORD as BEHIND
-from tallybook.metadata.behind import Behind, decode_behind, encode_behind
-from tallybook.metadata.bookie_modes import PREFIX as MODES
-from tallybook.metadata.bookie_modes import wanted_mode
-from tallybook.metadata.leader import Leadership
-from tallybook.metadata.ledger_use import stream_of
-from tallybook.metadata.record_format import over_known
+from tallybook.metadata.records.bookie_modes import PREFIX as MODES
+from tallybook.metadata.records.bookie_modes import requested_mode
+from tallybook.metadata.records.format import check_overwritable
+from tallybook.metadata.records.leader import Leadership
+from tallybook.metadata.records.restored_store import RECORD as BEHIND
+from tallybook.metadata.records.restored_store import RestoreRecord, decode_restore_record, encode_restore_record
+from tallybook.metadata.records.security_required import decode_required
 from tallybook.metadata.rules import check_record_name
-from tallybook.metadata.secured import decode_required
-from tallybook.metadata.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
 from tallybook.metadata.store import Record, RecordPage
-from tallybook.metadata.transactions import read_clock
+from tallybook.metadata.stream_use import stream_of
+from tallybook.metadata.transactions import sink_record
+from tallybook.metadata.transactions.model import read_clock
+from tallybook.metadata.transactions.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
 from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import Auditor
-from tallybook.repair.fsck_records import RECORD_KINDS
+from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.pause import PAUSED_RECORD, paused_since
 from tallybook.repair.service import repair_status
 from tallybook.repair.task_progress import LedgerProgress, TaskProgress
 from tallybook.repair.tasks import Task, decode_task
 from tallybook.stream.catalog import decode_name, encode_name
-from tallybook.stream.delivery_record import Delivery, Stage, delivered, delivery_id
-from tallybook.stream.envelope import Marks
-from tallybook.stream.head import Chapter, Head, Owner, Segment, SegmentEnd, Truncation
+from tallybook.stream.delivery.record import Delivery, DeliveryStage, delivered, delivery_id
+from tallybook.stream.head import Chapter, Head, Owner, SegmentEnd, StreamSegment, Truncation
 from tallybook.stream.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from tallybook.stream.names import NAMESPACES
-from tallybook.stream.namespaces import Namespaces
+from tallybook.stream.namespaces import Namespaces, _decode_usage
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.position import Position
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
+from tallybook.stream.records.envelope import StreamMarks
 from tallybook.stream.subscription import record as subscription
 from tallybook.stream.subscription.record import Cursor, Subscription, cursor_of
 
 from ..harness import REFUSED, Target, attempt, finished, same
-from ..mending import JSON_WORDS, spoiled
+from ..mutations import JSON_WORDS, spoiled
 
 TARGET = Target("records", words=JSON_WORDS)
 
 STREAM = "5f0c9a21" * 4
 POSITION = Position(3, 1842, 7, "5f0c9a21")
-MARKS = Marks(10, 5, -1, 3)
+MARKS = StreamMarks(10, 5, -1, 3)
 HEAD = Head(
     STREAM, "default", "orders/eu", 1, StreamPolicy.of(roll_bytes="8MiB", retention="72h"), 4, Owner("t", "s", "n"),
-    (Segment(3, 7, 1, SegmentEnd(9, MARKS, 100, 2)), Segment(4, 8, 3)), (Chapter(1, 1, 2, MARKS, 5),), 5, MARKS,
-    (3, 9, 0), True, 9, Truncation(2, 0, 1, 3), False, False, (5, 6), "other", "former",
+    (StreamSegment(3, 7, 1, SegmentEnd(9, MARKS, 100, 2)), StreamSegment(4, 8, 3)), (Chapter(1, 1, 2, MARKS, 5),), 5,
+    MARKS, (3, 9, 0), True, 9, Truncation(2, 0, 1, 3), False, False, (5, 6), "other", "former",
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ class OneRecord:
 
 
 def _comes_back(data: bytes, decode: Callable[[str, bytes], Any], encode: Callable[[Any], bytes]) -> Any:
-    """What was decoded, which then is what its own encoding says, too."""
+    """Return the decoded value, after checking that its encoding decodes to the same."""
     found = attempt(DamagedFile, decode, "name", data)
     if found is not REFUSED:
         same(decode("name", encode(found)), found, "a record")
@@ -85,21 +85,21 @@ def _comes_back(data: bytes, decode: Callable[[str, bytes], Any], encode: Callab
 
 
 def some_sinks() -> Iterator[bytes]:
-    """Before the first transaction, and after some."""
+    """Sinks before the first transaction, and after some."""
     yield from spoiled(
         SinkRecord().encode(), SinkRecord(Committed(17, (4711, 4712, 4800), "owner"), 5, (3, 9)).encode()
     )
 
 
 @TARGET.decoder(
-    "metadata/record_format.py:over_known",
-    "metadata/sink_record.py:SinkRecord.decode",
-    "metadata/sink_record.py:_ids_of",
+    "metadata/records/format.py:check_overwritable",
+    "metadata/transactions/sink_record.py:SinkRecord.decode",
+    "metadata/transactions/sink_record.py:_ids_of",
     seeds=some_sinks,
 )
 def sink(data: bytes) -> None:
-    """What was committed to a sink, and any record that is written over."""
-    attempt(NewerFormat, over_known, "name", b"new", data)
+    """The committed transactions of a sink, and updates of any record."""
+    attempt(NewerFormat, check_overwritable, "name", b"new", data)
     found = attempt(DamagedFile, SinkRecord.decode, "name", data)
     if found is not REFUSED:
         same(SinkRecord.decode("name", found.encode()), found, "a sink")
@@ -107,14 +107,13 @@ def sink(data: bytes) -> None:
 
 
 def some_heads() -> Iterator[bytes]:
-    """As small and as large as they get."""
+    """Stream heads of minimal and maximal size."""
     yield from spoiled(encode_head(HEAD))
     yield encode_head(Head(STREAM, "default", "a", 1, StreamPolicy()))
 
 
 @TARGET.decoder(
     "stream/head_codec.py:decode_head",
-    "stream/head_codec.py:_loaded",
     "stream/head_codec.py:_segment",
     "stream/head_codec.py:_chapter",
     "stream/head_codec.py:_place",
@@ -124,51 +123,51 @@ def some_heads() -> Iterator[bytes]:
     seeds=some_heads,
 )
 def head(data: bytes) -> None:
-    """All that is known of a stream."""
+    """The head of a stream."""
     _comes_back(data, decode_head, encode_head)
 
 
-@TARGET.decoder("metadata/ledger_use.py:stream_of", seeds=some_heads)
+@TARGET.decoder("metadata/stream_use.py:stream_of", seeds=some_heads)
 def stream_of_a_ledger(data: bytes) -> None:
-    """The head of a stream, in the words of a refusal; a damaged one is no reason not to refuse."""
+    """The head of a stream, as used in an error message; a damaged one does not prevent the refusal."""
     assert stream_of(STREAM, data)
 
 
 def some_chapters() -> Iterator[bytes]:
-    """Segments."""
+    """Segments of a chapter."""
     yield from spoiled(encode_chapter(HEAD.segments))
 
 
 @TARGET.decoder("stream/head_codec.py:decode_chapter", seeds=some_chapters)
 def chapter(data: bytes) -> None:
-    """Segments of a stream that its head has no room for."""
+    """Segments of a stream that do not fit into its head."""
     _comes_back(data, decode_chapter, encode_chapter)
 
 
 def some_names() -> Iterator[bytes]:
-    """Of streams."""
+    """A stream name."""
     yield from spoiled(encode_name(STREAM))
 
 
 @TARGET.decoder("stream/catalog.py:decode_name", seeds=some_names)
 def stream_name(data: bytes) -> None:
-    """Where the name of a stream leads."""
+    """The record of a stream name."""
     _comes_back(data, decode_name, encode_name)
 
 
 def some_deliveries() -> Iterator[bytes]:
-    """On their way."""
-    yield from spoiled(Delivery(17, 4, Stage.GIVEN_UP).encode())
+    """A delivery in progress."""
+    yield from spoiled(Delivery(17, 4, DeliveryStage.GIVEN_UP).encode())
 
 
-@TARGET.decoder("stream/delivery_record.py:Delivery.decode", seeds=some_deliveries)
+@TARGET.decoder("stream/delivery/record.py:Delivery.decode", seeds=some_deliveries)
 def delivery(data: bytes) -> None:
-    """How far a batch has come on its way into a stream."""
+    """The progress of a delivery of a batch to a stream."""
     _comes_back(data, Delivery.decode, Delivery.encode)
 
 
 def some_subscriptions() -> Iterator[bytes]:
-    """Read by somebody, and by nobody."""
+    """Subscriptions with a reader, and without."""
     yield from spoiled(
         subscription.encode(Subscription(STREAM, "mine", Cursor(POSITION, True), 1, Owner("t", "s", "n"), 7, 8, (5, 6)))
     )
@@ -182,24 +181,36 @@ def some_subscriptions() -> Iterator[bytes]:
     seeds=some_subscriptions,
 )
 def subscriptions(data: bytes) -> None:
-    """How far a reader had come when its record was written."""
+    """The record of a subscription, with the position of its reader."""
     _comes_back(data, subscription.decode, subscription.encode)
 
 
 def some_namespaces() -> Iterator[bytes]:
-    """With a policy."""
+    """A namespace with a policy, and one with a quota."""
     policy = HEAD.policy.model_dump(mode="json")
     yield from spoiled(json.dumps({"format": 1, "policy": policy}).encode())
+    yield json.dumps({"format": 2, "policy": policy, "total_bytes": 4096}).encode()
 
 
 @TARGET.decoder("stream/namespaces.py:_decode", seeds=some_namespaces)
 def namespace(data: bytes) -> None:
-    """What streams of a namespace are made with."""
+    """The defaults for streams of a namespace."""
     attempt(DamagedFile, finished, Namespaces(OneRecord(NAMESPACES + "eu", data), None).policy("eu"))
 
 
+def some_usages() -> Iterator[bytes]:
+    """The stored bytes of a namespace."""
+    yield from spoiled(b'{"format":1,"bytes":4096}')
+
+
+@TARGET.decoder("stream/namespaces.py:_decode_usage", seeds=some_usages)
+def namespace_usage(data: bytes) -> None:
+    """The stored bytes of a namespace."""
+    attempt(DamagedFile, _decode_usage, "usage", data)
+
+
 def some_tasks() -> Iterator[bytes]:
-    """Of the repair."""
+    """Tasks of the repair."""
     yield from spoiled(Task((7, 8), frozenset({"a"}), True, True, "lost", "me", 3).encode())
     progress = TaskProgress(3, 1, 2, 5, 900, 2_000, 60, (LedgerProgress(7, 1, 2, 100, None),))
     yield from spoiled(Task((7, 8), progress=progress).encode())
@@ -207,12 +218,12 @@ def some_tasks() -> Iterator[bytes]:
 
 @TARGET.decoder("repair/tasks.py:decode_task", "repair/task_progress.py:decode_progress", seeds=some_tasks)
 def repair_task(data: bytes) -> None:
-    """Ledgers to be mended."""
+    """A repair task."""
     _comes_back(data, decode_task, Task.encode)
 
 
 def some_small_ones() -> Iterator[bytes]:
-    """Of leaders, of modes, of places, of counters."""
+    """Records of leaders, bookie modes, locations, counters."""
     yield from spoiled(
         json.dumps({"holder": "me", "lease_ms": 10_000, "by": "me", "write": 3}).encode(),
         json.dumps({"since_ms": 17}).encode(),
@@ -220,7 +231,7 @@ def some_small_ones() -> Iterator[bytes]:
         json.dumps({"began_ms": 17, "after": 5}).encode(),
         json.dumps({"at_ms": 17, "failures": 0, "last_error": ""}).encode(),
         json.dumps({"format": 1, "required": True}).encode(),
-        encode_behind(Behind(10, 21, "b1", 17)),
+        encode_restore_record(RestoreRecord(10, 21, "b1", 17)),
     )
     yield b"read_only"
     yield b"17"
@@ -228,31 +239,31 @@ def some_small_ones() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "metadata/behind.py:decode_behind",
-    "metadata/bookie_modes.py:_decode",
-    "metadata/leader.py:decode_leader",
-    "metadata/secured.py:decode_required",
-    "metadata/transactions.py:read_clock",
-    "metadata/transactions.py:_is_tick",
+    "metadata/records/restored_store.py:decode_restore_record",
+    "metadata/records/bookie_modes.py:_decode",
+    "metadata/records/leader.py:decode_leader",
+    "metadata/records/security_required.py:decode_required",
+    "metadata/transactions/model.py:read_clock",
+    "metadata/transactions/model.py:_is_tick",
     "repair/pause.py:_decode",
     "repair/service.py:repair_status",
     "repair/auditor.py:Auditor._checked",
-    "archive/location.py:read_location",
-    "archive/sealing.py:sealed_since",
+    "archive/url_record.py:read_location",
+    "archive/encryption_record.py:encrypted_since",
     "offload/status_record.py:decode_status",
     seeds=some_small_ones,
 )
 def small_records(data: bytes) -> None:
-    """Records of a few values, each read as every kind of them."""
-    attempt(DamagedFile, finished, wanted_mode(OneRecord(MODES + "a", data), "a"))
+    """Records of a few values, each decoded as every kind of them."""
+    attempt(DamagedFile, finished, requested_mode(OneRecord(MODES + "a", data), "a"))
     attempt(DamagedFile, finished, read_clock(OneRecord(CLOCK, data)))
     attempt(DamagedFile, finished, paused_since(OneRecord(PAUSED_RECORD, data)))
     attempt(DamagedFile, finished, repair_status(OneRecord("repair/status", data)))
     attempt(DamagedFile, finished, read_location(OneRecord(LOCATION, data)))
-    attempt(DamagedFile, finished, sealed_since(OneRecord(SEALED, data)))
+    attempt(DamagedFile, finished, encrypted_since(OneRecord(SEALED, data)))
     attempt(DamagedFile, decode_status, data)
     attempt(DamagedFile, decode_required, data)
-    attempt(DamagedFile, decode_behind, BEHIND, data)
+    attempt(DamagedFile, decode_restore_record, BEHIND, data)
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
     attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
     attempt(NewerFormat, finished, Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))
@@ -271,12 +282,11 @@ async def _every(found: AsyncIterator[Any]) -> None:
 
 
 @TARGET.decoder(
-    "repair/fsck_records.py:_json",
-    "repair/fsck_records.py:_mode",
-    "repair/fsck_records.py:_attempt",
-    "repair/fsck_records.py:_number",
-    "repair/fsck_records.py:decoding",
-    "stream/record_kinds.py:_json",
+    "metadata/records/format.py:load_json",
+    "repair/fsck/records.py:_mode",
+    "repair/fsck/records.py:_attempt",
+    "repair/fsck/records.py:_number",
+    "metadata/records/kinds.py:decoding",
     "stream/record_kinds.py:_name",
     "stream/record_kinds.py:_head",
     "stream/record_kinds.py:_subscription",
@@ -285,7 +295,7 @@ async def _every(found: AsyncIterator[Any]) -> None:
     seeds=some_of_every_kind,
 )
 def checked_records(data: bytes) -> None:
-    """A check of everything, which says what it cannot understand, and which ledgers nobody names."""
+    """A check of everything, which reports unreadable records and ledgers that no record names."""
     name_bytes, _, value = data.partition(b"\n")
     name = name_bytes.decode(errors="replace")
     if attempt(InvalidArgument, check_record_name, name) is REFUSED:
@@ -300,7 +310,7 @@ def checked_records(data: bytes) -> None:
 
 
 def some_words() -> Iterator[bytes]:
-    """What parts of names and entries say."""
+    """Parts of names and entries."""
     yield f"after {POSITION}".encode()
     yield str(POSITION).encode()
     yield delivery_id(7, 3)
@@ -312,8 +322,8 @@ def some_words() -> Iterator[bytes]:
     "stream/subscription/record.py:cursor_of",
     "stream/subscription/record.py:Cursor.parse",
     "stream/position.py:Position.parse",
-    "stream/delivery_record.py:delivered",
-    "metadata/sink_record.py:attempt_of",
+    "stream/delivery/record.py:delivered",
+    "metadata/transactions/sink_record.py:attempt_of",
     seeds=some_words,
 )
 def words(data: bytes) -> None:

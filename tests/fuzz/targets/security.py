@@ -1,4 +1,4 @@
-"""What lies in a security directory, and the tokens that anybody may send."""
+"""Fuzz target: files of a security directory, and bearer tokens of untrusted callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tallybook.core.errors import AccessDenied, InvalidConfig, NewerFormat, Unau
 from tallybook.runtime.security.archive_keys import parse_archive_keys
 from tallybook.runtime.security.authority import STARTER
 from tallybook.runtime.security.files import NAMES, PRIVATE, Files
-from tallybook.runtime.security.material import parse_access, understand
+from tallybook.runtime.security.material import parse_access, parse_material
 from tallybook.runtime.security.tokens import TokenKeys
 
 from ..harness import REFUSED, Target, attempt, same
@@ -39,13 +39,13 @@ TARGET = Target(
 SHARED = b"0123456789abcdef" * 2
 KEY = {"kty": "oct", "kid": "k", "alg": "HS256", "k": urlsafe_b64encode(SHARED).rstrip(b"=").decode()}
 KEYS = TokenKeys.parse(json.dumps({"keys": [KEY]}).encode(), "keys")
-CERTIFICATE = tuple(map(CertificateName.written, ("b.a.b", "x://y/z", "10.0.0.1")))
+CERTIFICATE = tuple(map(CertificateName.parse, ("b.a.b", "x://y/z", "10.0.0.1")))
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def some_rules() -> Iterator[bytes]:
-    """As they are made, and with everything that may be in them."""
+    """Access rules as generated, and with every option."""
     yield STARTER.encode()
     yield (
         b'[[principal]]\nname = "p"\nroles = ["writer"]\ncertificates = ["*.a.b", "x://y/*", "10.0.0.1"]\n'
@@ -55,9 +55,11 @@ def some_rules() -> Iterator[bytes]:
     yield b"principal = " + b"[" * 5_000
 
 
-@TARGET.decoder("runtime/security/material.py:parse_access", seeds=some_rules)
+@TARGET.decoder(
+    "runtime/security/material.py:parse_access", "core/certificate_names.py:CertificateName.parse", seeds=some_rules
+)
 def rules(data: bytes) -> None:
-    """Rules, and who somebody is by them."""
+    """Rules, and the principal of a caller by them."""
     found = attempt(InvalidConfig, parse_access, data, "path")
     if found is not REFUSED:
         made = AccessRules(found)
@@ -66,7 +68,7 @@ def rules(data: bytes) -> None:
 
 
 def some_key_sets() -> Iterator[bytes]:
-    """One shared secret, and a public key."""
+    """A shared secret, and a public key."""
     public = {
         "kty": "OKP",
         "crv": "Ed25519",
@@ -81,16 +83,16 @@ def some_key_sets() -> Iterator[bytes]:
 @TARGET.decoder(
     "runtime/security/tokens.py:TokenKeys.parse",
     "runtime/security/tokens.py:_key",
-    "runtime/json_once.py:loads_once",
+    "runtime/strict_json.py:loads_strict",
     seeds=some_key_sets,
 )
 def key_sets(data: bytes) -> None:
-    """Keys that tokens are checked with."""
+    """Keys for the verification of tokens."""
     attempt(InvalidConfig, TokenKeys.parse, data, "path")
 
 
 def some_headers() -> Iterator[bytes]:
-    """A good token, and parts of one."""
+    """A valid token, and parts of one."""
     claims = {"sub": "app", "aud": "tallybook", "exp": LATER}
     made = jwt.encode(claims, SHARED, algorithm="HS256", headers={"kid": "k"})
     yield f"Bearer {made}".encode()
@@ -100,33 +102,33 @@ def some_headers() -> Iterator[bytes]:
 
 @TARGET.decoder("runtime/security/tokens.py:TokenKeys.read", seeds=some_headers)
 def tokens(data: bytes) -> None:
-    """What stands in a header of the name 'authorization'."""
+    """The value of an ``authorization`` header."""
     attempt(Unauthenticated, KEYS.read, (data.decode("latin-1"),), "tallybook")
 
 
 def some_files() -> Iterator[bytes]:
-    """None of them right: what is right is in the tests of the directory."""
+    """Invalid files only: tests of the directory have valid ones."""
     yield b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
     yield b"-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n"
     yield b"user:password"
 
 
 @TARGET.decoder(
-    "runtime/security/material.py:understand",
-    "runtime/security/material.py:_understood",
+    "runtime/security/material.py:parse_material",
+    "runtime/security/material.py:_parse_identity",
     "runtime/security/material.py:_certificates",
     "runtime/security/material.py:_zookeeper",
     seeds=some_files,
 )
 def directory(data: bytes) -> None:
-    """A directory in which every file holds this, but those that are not there."""
+    """A security directory in which every existing file has these bytes."""
     for missing in ((), (PRIVATE,), ("access.toml", "token-keys.json")):
         contents = {name: None if name in missing else data for name in NAMES}
-        attempt(InvalidConfig, lambda contents: understand(Files((), contents), "path", now=NOW), contents)
+        attempt(InvalidConfig, lambda contents: parse_material(Files((), contents), "path", now=NOW), contents)
 
 
 def some_archive_keys() -> Iterator[bytes]:
-    """Two keys, and what comes near to them."""
+    """Two keys, and almost valid ones."""
     key = b64encode(SHARED[:32]).decode()
     good = {"format": 1, "current": "k1", "plain": "read", "keys": {"k1": key, "k2": key}}
     yield json.dumps(good).encode()
@@ -141,7 +143,7 @@ def some_archive_keys() -> Iterator[bytes]:
     seeds=some_archive_keys,
 )
 def archive_keys(data: bytes) -> None:
-    """The keys of a sealed archive."""
+    """The keys of an encrypted archive."""
     found = attempt((InvalidConfig, NewerFormat), parse_archive_keys, data, "path")
     if found is not REFUSED:
         same(found.current in found.keys, True, "the current key")

@@ -1,4 +1,4 @@
-"""Options of queries, offsets, snapshots, schemas, and payloads that are taken for JSON, Avro or Arrow."""
+"""Fuzz target: options of queries, offsets, snapshots, schemas, and payloads decoded as JSON, Avro or Arrow."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import fastavro
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from tallybook.archive.schema import SCHEMA
+from tallybook.archive.format.schema import SCHEMA
 from tallybook.core.errors import InvalidArgument, InvalidConfig
-from tallybook.spark.avro_types import ddl_of
 from tallybook.spark.id_ranges import IdRanges
+from tallybook.spark.ledgers.offset import StreamOffset
+from tallybook.spark.ledgers.snapshot import parse_snapshot
 from tallybook.spark.options import PayloadOptions, batch_options, read_options, write_options
-from tallybook.spark.payloads import Parser, parser_of, value_ddl
-from tallybook.spark.records.offsets import RecordOffset
-from tallybook.spark.snapshot import parse_snapshot
-from tallybook.spark.stream_offset import StreamOffset
+from tallybook.spark.payloads.avro_types import ddl_of
+from tallybook.spark.payloads.payloads import Parser, parser_of, value_ddl
+from tallybook.spark.streams.offsets import RecordOffset
 
 from ..harness import REFUSED, Target, attempt, same
-from ..mending import JSON_WORDS, spoiled
+from ..mutations import JSON_WORDS, spoiled
 
 TARGET = Target(
     "spark_inputs",
@@ -42,7 +42,7 @@ STREAM = "5f0c9a21" * 4
 
 
 def some_options() -> Iterator[bytes]:
-    """Names and values, a line each."""
+    """Names and values, one per line."""
     yield b"metadata=sqlite:///m.db\nledgers=1,5-9\nstartingEntry=3\nendingTime=2026-11-01\ntier=archive"
     yield b"metadata=memory:\nstream=orders/eu\nstartingPosition=txid:42\nendingPosition=3-1842-7@5f0c9a21"
     yield b"archive=s3://b\nmaxBytesPerPartition=64m\npayloadFormat=json\npayloadSchema=a INT\nbadRecords=fail"
@@ -84,7 +84,7 @@ def some_texts() -> Iterator[bytes]:
 
 @TARGET.decoder("spark/id_ranges.py:IdRanges.parse", seeds=some_texts)
 def id_ranges(data: bytes) -> None:
-    """Sets of ids."""
+    """Sets of ids as ranges."""
     text = data.decode(errors="replace")
     found = attempt(InvalidArgument, IdRanges.parse, text)
     if found is not REFUSED:
@@ -92,7 +92,7 @@ def id_ranges(data: bytes) -> None:
 
 
 def some_offsets() -> Iterator[bytes]:
-    """Of ledgers, and of streams."""
+    """Offsets of ledgers, and of streams."""
     reached = {"name": "a", "from": "1-0-0@5f0c9a21", "at": "3-17-0@5f0c9a21", "sequence": 9}
     ledgers = {"v": 1, "cluster": "5f0c", "seen": "0-41,43", "within": [44, 5, 9], "ledgers": [[43, 0, 9]]}
     streams = {"v": 1, "cluster": "5f0c", "streams": {STREAM: reached}}
@@ -100,11 +100,11 @@ def some_offsets() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "spark/stream_offset.py:StreamOffset.parse", "spark/records/offsets.py:RecordOffset.parse",
-    "spark/records/offsets.py:_reached", seeds=some_offsets,
+    "spark/ledgers/offset.py:StreamOffset.parse", "spark/streams/offsets.py:RecordOffset.parse",
+    "spark/streams/offsets.py:_reached", seeds=some_offsets,
 )  # fmt: skip
 def offsets(data: bytes) -> None:
-    """What a checkpoint has of a query that goes on. Spark gives it as an object; what is no JSON never gets here."""
+    """Offsets in a checkpoint. Spark passes them as decoded objects, so invalid JSON never gets here."""
     found = attempt((ValueError, RecursionError), json.loads, data)
     if not isinstance(found, dict):
         return
@@ -117,7 +117,7 @@ def offsets(data: bytes) -> None:
 
 
 def some_snapshots() -> Iterator[bytes]:
-    """Of ledgers, and of streams."""
+    """Snapshots of ledgers, and of streams."""
     range_ = {"stream": "a", "id": STREAM, "from": "1-0-0@5f0c9a21", "to": "3-17-0@5f0c9a21", "sequence": 0}
     entries, common = {"ledger": 7, "first": 0, "last": 9}, {"tallybook_snapshot": 1, "cluster": "5f0c"}
     ledgers = {**common, "ledgers": [entries], "written": {"first_us": 5}}
@@ -125,16 +125,16 @@ def some_snapshots() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "spark/snapshot.py:parse_snapshot",
-    "spark/snapshot.py:Snapshot.of_json",
-    "spark/snapshot.py:_range_of",
-    "spark/snapshot.py:_time_of",
-    "spark/records/snapshot.py:RecordSnapshot.of_json",
-    "spark/records/snapshot.py:_range_of",
+    "spark/ledgers/snapshot.py:parse_snapshot",
+    "spark/ledgers/snapshot.py:Snapshot.of_json",
+    "spark/ledgers/snapshot.py:_range_of",
+    "spark/ledgers/snapshot.py:_time_of",
+    "spark/streams/snapshot.py:RecordSnapshot.of_json",
+    "spark/streams/snapshot.py:_range_of",
     seeds=some_snapshots,
 )
 def snapshots(data: bytes) -> None:
-    """What a person has kept of a table."""
+    """A snapshot of a table, stored by a user."""
     found = attempt(InvalidArgument, parse_snapshot, data.decode(errors="replace"))
     if found is not REFUSED:
         same(parse_snapshot(str(found)), found, "a snapshot")
@@ -161,7 +161,7 @@ ROW = {
 
 
 def some_schemas() -> Iterator[bytes]:
-    """Of all types."""
+    """A schema with all types."""
     yield from spoiled(json.dumps(FULL).encode())
     nested = '{"type":"record","name":"r","fields":[{"name":"a","type":'
     yield (nested * 900 + '"int"' + "}]}" * 900).encode()
@@ -169,14 +169,14 @@ def some_schemas() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "spark/avro_types.py:ddl_of", "spark/avro_types.py:_ddl", "spark/avro_types.py:_of_mapping",
-    "spark/avro_types.py:_decimal", "spark/payloads.py:value_ddl", "spark/payloads.py:_avro",
-    "spark/avro_types.py:known_to_spark", "spark/avro_types.py:expanded", "spark/avro_types.py:schema_of",
-    "spark/payloads.py:parser_of",
-    seeds=some_schemas,
+    "spark/payloads/avro_types.py:ddl_of", "spark/payloads/avro_types.py:_ddl",
+    "spark/payloads/avro_types.py:_of_mapping", "spark/payloads/avro_types.py:_decimal",
+    "spark/payloads/payloads.py:value_ddl", "spark/payloads/payloads.py:_avro",
+    "spark/payloads/avro_types.py:known_to_spark", "spark/payloads/avro_types.py:expanded",
+    "spark/payloads/avro_types.py:schema_of", "spark/payloads/payloads.py:parser_of", seeds=some_schemas,
 )  # fmt: skip
 def schemas(data: bytes) -> None:
-    """An Avro schema, as an option has it: JSON by then."""
+    """An Avro schema of an option, already parsed as JSON."""
     text = data.decode(errors="replace")
     found = attempt((ValueError, RecursionError), json.loads, text)
     if found is REFUSED:
@@ -226,7 +226,7 @@ def _table(payloads: list[bytes]) -> pa.Table:
 
 
 def _parsed(kind: str, data: bytes) -> None:
-    """Whatever it is, a row comes of it, and the payload beside it where it has no value."""
+    """Any payload gives a row, and an undecodable one is kept beside it."""
     rows, columns = _parsers()[kind].parse(_table([data, b"{}"]))
     for column in columns.values():
         same(len(column), len(rows), "rows")
@@ -236,7 +236,7 @@ def _parsed(kind: str, data: bytes) -> None:
 
 
 def some_json() -> Iterator[bytes]:
-    """Objects."""
+    """JSON objects."""
     yield from spoiled(
         b'{"a": 5, "b": "x", "d": [1.5], "f": "2026-11-01T00:00:00Z", "g": "1.50", "h": "2026-11-01"}',
         b'{"f": "2026-11-01 00:00:00.100000000-04:56:02", "g": 1.5, "d": ["NaN", 7], "c": "AP8=", "n": {"20758": 1}}',
@@ -245,22 +245,22 @@ def some_json() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "spark/payloads.py:RowParser.parse",
-    "spark/payloads.py:RowParser._array",
-    "spark/payloads.py:_json",
-    "spark/json_values.py:_bytes",
-    "spark/json_values.py:_day",
-    "spark/json_values.py:_moment",
+    "spark/payloads/payloads.py:RowParser.parse",
+    "spark/payloads/payloads.py:RowParser._array",
+    "spark/payloads/payloads.py:_json",
+    "spark/payloads/json_values.py:_bytes",
+    "spark/payloads/json_values.py:_day",
+    "spark/payloads/json_values.py:_moment",
     seeds=some_json,
 )
 def json_payload(data: bytes) -> None:
-    """A payload that is to be JSON."""
+    """A payload decoded as JSON."""
     _parsed("json", data)
     attempt(InvalidArgument, _parsed, "json, or fail", data)
 
 
 def some_avro() -> Iterator[bytes]:
-    """A datum."""
+    """An Avro datum."""
     out = io.BytesIO()
     plain = json.loads(json.dumps(FULL).replace('"logicalType"', '"was"'))
     fastavro.schemaless_writer(out, fastavro.parse_schema(plain), ROW)
@@ -268,14 +268,14 @@ def some_avro() -> Iterator[bytes]:
     yield out.getvalue() + b"x"
 
 
-@TARGET.decoder("spark/payloads.py:_avro.decode", seeds=some_avro)
+@TARGET.decoder("spark/payloads/payloads.py:_avro.decode", seeds=some_avro)
 def avro_payload(data: bytes) -> None:
-    """A payload that is to be Avro."""
+    """A payload decoded as Avro."""
     _parsed("avro", data)
 
 
 def some_arrow() -> Iterator[bytes]:
-    """Streams of a table: plain, packed, with columns of other types, with a dictionary."""
+    """Arrow streams of a table: plain, compressed, with other column types, with a dictionary."""
     plain = pa.table({"a": [1, 2], "b": ["x", None], "d": [[1.5], []]})
     other = pa.table(
         {"a": pa.array(["7"]), "b": pa.array(["x"]).dictionary_encode(), "f": pa.array([5], pa.timestamp("ms"))}
@@ -287,7 +287,9 @@ def some_arrow() -> Iterator[bytes]:
         yield out.getvalue()
 
 
-@TARGET.decoder("spark/payloads.py:ArrowParser.parse", "spark/payloads.py:ArrowParser._rows", seeds=some_arrow)
+@TARGET.decoder(
+    "spark/payloads/payloads.py:ArrowParser.parse", "spark/payloads/payloads.py:ArrowParser._rows", seeds=some_arrow
+)
 def arrow_payload(data: bytes) -> None:
-    """A payload that is to be an Arrow stream."""
+    """A payload decoded as an Arrow stream."""
     _parsed("arrow", data)

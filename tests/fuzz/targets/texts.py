@@ -1,4 +1,4 @@
-"""What people type and write into files: settings, policies, names, places in streams, options of commands."""
+"""Fuzz target: texts that people write: settings, policies, names, stream positions, command options."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from tallybook.archive.objects import keys
-from tallybook.archive.objects.clouds import check_endpoint
-from tallybook.cli.health import _parse as health_address
-from tallybook.cli.launcher import last_error, read_run_file
+from tallybook.archive.objects.cloud.buckets import check_endpoint
+from tallybook.cli.commands.health import _parse as health_address
+from tallybook.cli.lines.stream_append import StreamFeeder
+from tallybook.cli.lines.stream_bounds import parse_condition, parse_start, reached
+from tallybook.cli.lines.stream_options import changes
+from tallybook.cli.local.launcher import last_error, read_run_file
 from tallybook.cli.options import assigned
 from tallybook.cli.server_options import settings_of
-from tallybook.cli.stream_appending import StreamFeeder
-from tallybook.cli.stream_options import changes
-from tallybook.cli.stream_starts import parse_condition, parse_start, reached
-from tallybook.core.config import BookieSettings, ClientSettings, GatewaySettings, OffloadSettings, RepairSettings
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
+from tallybook.core.settings import BookieSettings, ClientSettings, GatewaySettings, OffloadSettings, RepairSettings
 from tallybook.core.trace_option import parse_traces
-from tallybook.repair.diagnosis.look import points_in
-from tallybook.runtime.metrics_text import parse_metrics
+from tallybook.repair.diagnosis.sampling import points_in
+from tallybook.runtime.metrics.parsing import parse_metrics
 from tallybook.runtime.settings import ENVIRONMENT_PREFIX, LEVEL_SEPARATOR, load_settings
-from tallybook.runtime.traceparent import decode_traceparent
-from tallybook.spark.records.bounds import bounds_of, parse_place
+from tallybook.runtime.tracing.traceparent import decode_traceparent
+from tallybook.spark.streams.bounds import bounds_of, parse_bound
 from tallybook.stream import names
-from tallybook.stream.compression import Compression
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.position import Position
+from tallybook.stream.records.compression import Compression
 from tallybook.stream.start import Start
 
 from ..harness import REFUSED, Finding, Target, attempt, same
@@ -54,7 +54,7 @@ MODELS = (BookieSettings, ClientSettings, OffloadSettings, RepairSettings, Gatew
 
 
 def some_files() -> Iterator[bytes]:
-    """Of several kinds of processes, each as a file for all of them: by its length, see below."""
+    """Settings files of several kinds of processes, each read by all of them: chosen by its length, see below."""
     for file in _files():
         for more in range(len(MODELS)):
             yield file + b"\n" * more
@@ -77,11 +77,11 @@ def _files() -> Iterator[bytes]:
     "runtime/settings.py:load_settings",
     "runtime/settings.py:_from_file",
     "runtime/settings.py:_merge",
-    "runtime/settings.py:complaints",
+    "runtime/settings.py:validation_messages",
     seeds=some_files,
 )
 def settings_file(data: bytes) -> None:
-    """A file of settings, for one kind of process: all of them would take long."""
+    """A settings file, for one kind of process: all of them would take long."""
     model = MODELS[len(data) % len(MODELS)]
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
@@ -90,7 +90,7 @@ def settings_file(data: bytes) -> None:
 
 
 def some_assignments() -> Iterator[bytes]:
-    """Names and values, a line each: such as variables, and what ``--set`` says."""
+    """Names and values, one per line: environment variables, and values of ``--set``."""
     yield b"journal.segment_count=4\nlisten=127.0.0.1:0\njournal_directories=/a,/c"
     yield b"lease_s=5\ninterval_s=7"
     yield b"max_pending_bytes=64MiB"
@@ -104,13 +104,13 @@ def some_assignments() -> Iterator[bytes]:
     "runtime/settings.py:_from_environment",
     "cli/options.py:assigned",
     "cli/server_options.py:settings_of",
-    "core/setting_types.py:_split",
-    "core/setting_types.py:_paths",
-    "core/setting_types.py:address",
+    "core/settings/types.py:_split",
+    "core/settings/types.py:_paths",
+    "core/settings/types.py:address",
     seeds=some_assignments,
 )
 def assignments(data: bytes) -> None:
-    """What is set by variables and on the command line."""
+    """Settings in environment variables and on the command line."""
     given = [line for line in data.decode(errors="surrogateescape").split("\n") if line]
     overrides = attempt(InvalidConfig, assigned, given)
     attempt(InvalidConfig, settings_of, OffloadSettings, None, given)
@@ -134,7 +134,7 @@ def assignments(data: bytes) -> None:
 
 
 def some_policies() -> Iterator[bytes]:
-    """As JSON, since values may be of any kind."""
+    """Policies as JSON, since values may be of any type."""
     yield json.dumps({"roll_bytes": "8MiB", "retention": "72h", "compression": "zstd"}).encode()
     yield json.dumps({"ensemble": 3, "write_quorum": 2, "ack_quorum": 2, "roll_after": "15m"}).encode()
     yield json.dumps({"retention": "forever", "offload_after": "default", "dedup_records": 0}).encode()
@@ -145,11 +145,11 @@ def some_policies() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "stream/policy.py:StreamPolicy.of", "stream/policy.py:_seconds", "stream/compression.py:Compression.named",
-    "cli/stream_options.py:changes", seeds=some_policies,
+    "stream/policy.py:StreamPolicy.of", "stream/policy.py:_seconds", "stream/records/compression.py:Compression.named",
+    "cli/lines/stream_options.py:changes", seeds=some_policies,
 )  # fmt: skip
 def policy(data: bytes) -> None:
-    """What a stream is to be made with."""
+    """The policy of a new stream."""
     found = attempt((ValueError, RecursionError), json.loads, data)
     if not isinstance(found, dict):
         attempt(InvalidArgument, Compression.named, data.decode(errors="replace"))
@@ -163,7 +163,7 @@ def policy(data: bytes) -> None:
 
 
 def some_texts() -> Iterator[bytes]:
-    """Places, names, times, keys, endpoints."""
+    """Positions, names, times, keys, endpoints."""
     for text in (
         "earliest", "latest", "3-1842-7@5f0c9a21", "after:3-1842-7@5f0c9a21", "1250", "2026-11-01T00:00Z", "txid:-77",
         "sequence:1000", "start", "orders/eu", "a.b/c-d=e", "http://localhost:9000", "https://[::1]/", "2026-W01-1",
@@ -174,23 +174,23 @@ def some_texts() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "cli/stream_starts.py:parse_start",
-    "cli/stream_starts.py:parse_condition",
-    "spark/records/bounds.py:parse_place",
-    "spark/records/bounds.py:_as_time",
+    "cli/lines/stream_bounds.py:parse_start",
+    "cli/lines/stream_bounds.py:parse_condition",
+    "spark/streams/bounds.py:parse_bound",
+    "spark/streams/bounds.py:_as_time",
     "stream/start.py:Start.timestamp",
     "stream/start.py:_position",
     "stream/names.py:check_stream_name",
     "archive/objects/keys.py:check_key",
-    "archive/objects/clouds.py:check_endpoint",
+    "archive/objects/cloud/buckets.py:check_endpoint",
     "core/trace_option.py:parse_traces",
-    "runtime/traceparent.py:decode_traceparent",
+    "runtime/tracing/traceparent.py:decode_traceparent",
     seeds=some_texts,
 )
 def places_and_names(data: bytes) -> None:
-    """One text, taken for each of these."""
+    """One text, decoded as each of these."""
     text = data.decode(errors="surrogateescape")
-    for parse in (parse_start, parse_place, Start.timestamp):
+    for parse in (parse_start, parse_bound, Start.timestamp):
         found = attempt(InvalidArgument, parse, text)
         if found is not REFUSED:
             attempt(InvalidArgument, reached, found)
@@ -224,9 +224,9 @@ def some_patterns() -> Iterator[bytes]:
     yield b"*a" * 60 + b"\n" + b"a" * 250 + b"b"
 
 
-@TARGET.decoder("spark/records/bounds.py:bounds_of", "spark/records/bounds.py:_fits", seeds=some_patterns)
+@TARGET.decoder("spark/streams/bounds.py:bounds_of", "spark/streams/bounds.py:_fits", seeds=some_patterns)
 def patterns(data: bytes) -> None:
-    """Which streams a query means."""
+    """Patterns that select the streams of a query."""
     pattern, _, name = data.decode(errors="replace").partition("\n")
     if attempt(InvalidArgument, names.check_stream_name, name) is REFUSED:
         return
@@ -236,7 +236,7 @@ def patterns(data: bytes) -> None:
 
 
 def some_outputs() -> Iterator[bytes]:
-    """What other processes of ours write down."""
+    """Output of other processes of ours."""
     yield b'# HELP x y\ntallybook_adds{kind="a"} 5\ntallybook_adds 7 1700000000\ntallybook_free +Inf\nbad x\n'
     yield b'{"bookie_id": "bookie-1", "pid": 5}'
     yield b'starting\n{"error": {"code": 306, "message": "full"}}\n'
@@ -248,15 +248,15 @@ def some_outputs() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "runtime/metrics_text.py:parse_metrics",
-    "runtime/metrics_text.py:parse_series",
-    "repair/diagnosis/look.py:points_in",
-    "cli/launcher.py:read_run_file",
-    "cli/launcher.py:last_error",
+    "runtime/metrics/parsing.py:parse_metrics",
+    "runtime/metrics/parsing.py:parse_series",
+    "repair/diagnosis/sampling.py:points_in",
+    "cli/local/launcher.py:read_run_file",
+    "cli/local/launcher.py:last_error",
     seeds=some_outputs,
 )
 def outputs(data: bytes) -> None:
-    """Metrics, and the files and last words of bookies, which may have ended while they wrote them."""
+    """Metrics, run files and errors of bookies, which may have died while they wrote them."""
     parse_metrics(data.decode(errors="replace"))
     attempt(ValueError, points_in, data.decode(errors="replace"))
     with tempfile.NamedTemporaryFile() as file:
@@ -267,13 +267,13 @@ def outputs(data: bytes) -> None:
 
 
 def some_lines() -> Iterator[bytes]:
-    """With a key, with an empty one, with none."""
+    """Lines with a key, with an empty one, with none."""
     yield b"key=payload"
     yield b"=payload="
     yield b"payload"
 
 
-@TARGET.decoder("cli/stream_appending.py:StreamFeeder._parts", seeds=some_lines)
+@TARGET.decoder("cli/lines/stream_append.py:StreamFeeder._parts", seeds=some_lines)
 def lines(data: bytes) -> None:
     """Lines of input that become records."""
     feeder: Any = StreamFeeder.__new__(StreamFeeder)
@@ -284,13 +284,13 @@ def lines(data: bytes) -> None:
 
 
 def some_addresses() -> Iterator[bytes]:
-    """Of processes."""
+    """Addresses of processes."""
     yield b"127.0.0.1:8080"
     yield b"[::]:1"
     yield b"a:" + b"9" * 5_000
 
 
-@TARGET.decoder("cli/health.py:_parse", seeds=some_addresses)
+@TARGET.decoder("cli/commands/health.py:_parse", seeds=some_addresses)
 def addresses(data: bytes) -> None:
-    """Where a process is asked for its health."""
+    """The address of the health endpoint of a process."""
     attempt(InvalidConfig, health_address, data.decode(errors="replace"))

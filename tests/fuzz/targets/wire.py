@@ -1,4 +1,4 @@
-"""Messages between clients and bookies, in both directions."""
+"""Fuzz target: messages between clients and bookies, in both directions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from tallybook.core.answers import (
 )
 from tallybook.core.batch import EntrySlice, encode_batch
 from tallybook.core.errors import Busy, InvariantViolation, ProtocolViolation, StreamOwned, TallybookError, error_class
-from tallybook.runtime import grpc_messages as messages
-from tallybook.runtime.grpc_inspection import (
+from tallybook.wire import messages
+from tallybook.wire.batches import frame_batch, frame_batches, split_batches
+from tallybook.wire.inspection import (
     AskDamaged,
     AskHeld,
     AskHeldLedgers,
@@ -34,7 +35,7 @@ from tallybook.runtime.grpc_inspection import (
     EndLimbo,
     RepairAdd,
 )
-from tallybook.runtime.grpc_messages import (
+from tallybook.wire.messages import (
     Ack,
     Attach,
     Fence,
@@ -53,7 +54,6 @@ from tallybook.runtime.grpc_messages import (
     WriteLac,
     WriteLacs,
 )
-from tallybook.runtime.wire import frame_batch, frame_batches, split_batches
 
 from ..harness import REFUSED, Finding, Target, attempt, same
 
@@ -65,7 +65,7 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def _plain(value: Any) -> Any:
-    """With bytes in place of views, and text in place of errors, so that it can be compared and printed."""
+    """``value`` with bytes in place of views, and text in place of errors, so that it can be compared and printed."""
     if isinstance(value, memoryview):
         return bytes(value)
     if isinstance(value, TallybookError):
@@ -82,7 +82,7 @@ def _comes_back(data: bytes, decode: Callable[[bytes], Any], encode: Callable[[A
 
 
 def _refused_stream(decode: Callable[[bytes], Any], data: bytes) -> Any:
-    """As ``attempt``, for what also tells why the other side ends the stream."""
+    """As ``attempt``, for messages that may also carry the reason why the peer ends the stream."""
     try:
         return decode(data)
     except InvariantViolation as error:
@@ -92,44 +92,44 @@ def _refused_stream(decode: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 def some_hellos() -> Iterator[bytes]:
-    """First contact, and a later one."""
+    """The first hello of a client, and a later one."""
     yield messages.encode_hello(Hello("cluster", "client", None))
     yield messages.encode_hello(Hello("cluster", "client", Incarnation("uuid", 3)))
 
 
 @TARGET.decoder(
-    "runtime/grpc_messages.py:decode_hello",
-    "runtime/grpc_messages.py:_parse",
-    "runtime/grpc_messages.py:_incarnation_of",
+    "wire/messages.py:decode_hello",
+    "wire/messages.py:_parse",
+    "wire/messages.py:_incarnation_of",
     seeds=some_hellos,
 )
 def hello(data: bytes) -> None:
-    """What a client says first."""
+    """The first message of a client."""
     _comes_back(data, messages.decode_hello, messages.encode_hello)
 
 
 def some_welcomes() -> Iterator[bytes]:
-    """Welcome, and not."""
+    """A welcome, and a refusal."""
     yield messages.encode_welcome(Welcome("bookie-1", Incarnation("uuid", 3), 1 << 20, 100, 10))
     yield messages.encode_refusal(Busy("later", retry_after_ms=50))
     yield messages.encode_refusal(StreamOwned("somebody"))
 
 
 @TARGET.decoder(
-    "runtime/grpc_messages.py:decode_welcome",
+    "wire/messages.py:decode_welcome",
     "core/errors.py:error_from_wire",
-    "runtime/grpc_messages.py:_error_of",
+    "wire/messages.py:_error_of",
     seeds=some_welcomes,
 )
 def welcome(data: bytes) -> None:
-    """What a bookie says first."""
+    """The first message of a bookie."""
     found = _refused_stream(messages.decode_welcome, data)
     if found is not REFUSED:
         same(found, messages.decode_welcome(messages.encode_welcome(found)), "a welcome")
 
 
 def some_adds() -> Iterator[bytes]:
-    """With a key, and without."""
+    """Adds with a key, and without."""
     attached = messages.encode_attach(Attach(7, KEY, True))
     yield attached
     yield frame_batch(BATCH)
@@ -140,7 +140,7 @@ def some_adds() -> Iterator[bytes]:
     )
 
 
-@TARGET.decoder("runtime/grpc_messages.py:decode_adds", "runtime/wire.py:split_batches", seeds=some_adds)
+@TARGET.decoder("wire/messages.py:decode_adds", "wire/batches.py:split_batches", seeds=some_adds)
 def adds(data: bytes) -> None:
     """Batches, and keys of ledgers."""
     rest = attempt(ProtocolViolation, split_batches, data)
@@ -162,16 +162,16 @@ def some_acks() -> Iterator[bytes]:
     yield messages.encode_refusal(Busy("later", retry_after_ms=50))
 
 
-@TARGET.decoder("runtime/grpc_messages.py:decode_acks", seeds=some_acks)
+@TARGET.decoder("wire/messages.py:decode_acks", seeds=some_acks)
 def acks(data: bytes) -> None:
-    """What became of batches."""
+    """Acks of batches."""
     found = _refused_stream(messages.decode_acks, data)
     if found is not REFUSED:
         same(found, messages.decode_acks(messages.encode_acks(found)), "acks")
 
 
 def some_requests() -> Iterator[bytes]:
-    """One of each kind."""
+    """One request of each type."""
     asks = (
         ReadBatches(7, 0, 9, 4096), ReadEntry(7, 3), ReadLac(7), WaitLac(7, -1, 1000, 5), Fence(7, KEY),
         RecoveryRead(7, 3, KEY), RecoveryAdd(KEY, BATCH), WriteLac(7, 3, KEY), Force(7, KEY), RepairAdd(BATCH),
@@ -184,16 +184,16 @@ def some_requests() -> Iterator[bytes]:
     yield messages.encode_hello(Hello("cluster", "client", None))
 
 
-@TARGET.decoder("runtime/grpc_messages.py:decode_request", seeds=some_requests)
+@TARGET.decoder("wire/messages.py:decode_request", seeds=some_requests)
 def request(data: bytes) -> None:
-    """A question to a bookie."""
+    """A request to a bookie."""
     found = attempt(ProtocolViolation, messages.decode_request, data)
     if found is not REFUSED and found.ask is not None:
         same(_plain(found), _plain(messages.decode_request(messages.encode_request(*found))), "a request")
 
 
 def some_replies() -> Iterator[bytes]:
-    """One of each kind."""
+    """One answer of each type."""
     answers = (
         ReadAnswer((BATCH, BATCH), 9), EntrySlice(7, 3, b"hello", 1, 2, 2), LacAnswer(9, True),
         LacAnswer(9, False, (BATCH,)), FenceAnswer(9, 10), None,
@@ -209,12 +209,12 @@ def some_replies() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "runtime/grpc_messages.py:decode_reply",
-    "runtime/grpc_inspection.py:_held",
-    "runtime/grpc_inspection.py:_damaged",
-    "runtime/grpc_inspection.py:_held_ledgers",
-    "runtime/grpc_inspection.py:_status",
-    "runtime/grpc_inspection.py:_trace",
+    "wire/messages.py:decode_reply",
+    "wire/inspection.py:_held",
+    "wire/inspection.py:_damaged",
+    "wire/inspection.py:_held_ledgers",
+    "wire/inspection.py:_status",
+    "wire/inspection.py:_trace",
     "core/errors.py:error_class",
     seeds=some_replies,
 )

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, and clusters whose ledgers go to an archive."""
+"""One Spark session for all tests of a process, and clusters that archive their ledgers."""
 
 import asyncio
 import os
@@ -16,16 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from tallybook.client.client import Client
 from tallybook.spark import TallybookDataSource
 from tallybook.stream import StreamStore
-from tallybook.stream.record import Outgoing
+from tallybook.stream.records.record import Outgoing
 
 BUCKET = "bucket [ab]{c,d}*%20é"
 """A name that a pattern, or a URL, reads otherwise."""
 NOW = ("--set", "max_set_wait_s=0", "--set", "orphan_delay_s=0")
 
+QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Queries end in a second: what the JVM would compile better would not come back."""
+
 
 @pytest.fixture(scope="session")
 def s3(s3_server: str) -> dict[str, str]:
-    """The variables by which everybody finds the S3 server, and is let in."""
+    """The environment variables with the address and credentials of the S3 server."""
     return {
         "AWS_ENDPOINT_URL": s3_server, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
@@ -40,7 +43,7 @@ def spark(s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Itera
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as while_it_starts:
-        for name, value in s3.items():
+        for name, value in {**s3, **QUICK}.items():
             while_it_starts.setenv(name, value)
         while_it_starts.setattr("pyspark.java_gateway.Popen", _spawned)
         session = _started(scratch)
@@ -73,14 +76,14 @@ def _started(scratch: Path) -> SparkSession:
 
 
 @dataclass
-class Written:
+class TaskOutput:
     """Ledgers on a cluster, with what was written to them."""
 
     up: Any
     bucket: Path
     archive: str
     variables: dict[str, str] = field(default_factory=dict)
-    """What the offloader is told of an S3 server."""
+    """The environment of the offloader for an S3 server."""
     entries: dict[int, list[bytes]] = field(default_factory=dict)
 
     @property
@@ -126,7 +129,7 @@ class Written:
         del self.entries[ledger_id]
 
     def rows(self, *ledger_ids: int) -> list[tuple[int, int, bytes]]:
-        """What was written, as rows."""
+        """The written entries, as rows."""
         return [
             (ledger_id, entry_id, payload)
             for ledger_id in ledger_ids or sorted(self.entries)
@@ -135,21 +138,21 @@ class Written:
 
 
 @pytest.fixture(scope="module")
-def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskOutput]:
     """A cluster with an archive, for the tests of one file."""
     folder = tmp_path_factory.mktemp("tables")
     bucket = folder / BUCKET
     bucket.mkdir()
     with cli.up(folder / "data") as up:
-        yield Written(up, bucket, f"file://{quote(str(bucket))}")
+        yield TaskOutput(up, bucket, f"file://{quote(str(bucket))}")
 
 
 @pytest.fixture(scope="module")
-def written_to_s3(cli: Any, s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+def written_to_s3(cli: Any, s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskOutput]:
     """A cluster whose archive is in S3, for the tests of one file."""
     folder = tmp_path_factory.mktemp("s3")
     with cli.up(folder / "data") as up:
-        yield Written(up, folder, f"s3://bucket/{folder.name}", s3)
+        yield TaskOutput(up, folder, f"s3://bucket/{folder.name}", s3)
 
 
 @dataclass
@@ -160,7 +163,7 @@ class Streams:
     appended: dict[str, list[Outgoing]] = field(default_factory=dict)
 
     def do(self, work: Any) -> Any:
-        """What ``work`` makes of the streams."""
+        """The result of ``work`` on the streams."""
 
         async def all_of_it() -> Any:
             async with Client(self.metadata) as client, StreamStore(client) as streams:
@@ -192,7 +195,7 @@ class Streams:
         self.appended.setdefault(name, []).extend(found)
 
     def positions(self, name: str) -> list[str]:
-        """Of all records that are there, as they are printed."""
+        """Positions of all existing records, as printed."""
 
         async def work(streams: StreamStore) -> list[str]:
             return [str(record.position) async for record in streams.reader(name, follow=False)]
@@ -200,12 +203,12 @@ class Streams:
         return list(self.do(work))
 
     def payloads(self, name: str) -> list[bytes]:
-        """Of all records that were appended."""
+        """Payloads of all appended records."""
         return [bytes(each.payload) for each in self.appended[name]]
 
 
 @pytest.fixture(scope="module")
-def streams(written: Written) -> Streams:
+def streams(written: TaskOutput) -> Streams:
     """The streams of the cluster of a file's tests."""
     return Streams(written.metadata)
 

@@ -1,10 +1,13 @@
-"""Types of Avro that Spark must take as they are declared: unions, nulls and local timestamps."""
+"""Avro types that Spark must map as declared: unions, nulls and local timestamps."""
 
 import io
 import json
 from datetime import datetime
 
 import fastavro
+import pytest
+
+pytestmark = pytest.mark.nightly
 
 SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [
     {"name": "union", "type": ["null", "int", "string", {"type": "record", "name": "A", "fields": [

@@ -1,4 +1,4 @@
-"""Ledgers in a sealed archive, read by Spark: with their keys as ever, and not at all without."""
+"""Ledgers in an encrypted archive, read by Spark: with their keys as usual, and not at all without."""
 
 import pytest
 
@@ -6,12 +6,14 @@ from tallybook.runtime.security.archive_keys import add_key
 from tallybook.spark import read_ledgers
 from tallybook.spark.pipelines import verify
 
+pytestmark = pytest.mark.nightly
+
 LINES = [b"%d" % number for number in range(200)]
 SOON = ("deletion_lag_s=0", "compact_below_bytes=0")
 """And nothing that is plain comes into a sealed object by being merged."""
 
 
-def test_sealed_ledgers_are_one_table_with_plain_ones_and_need_their_keys(written, spark, rows, tmp_path):
+def test_encrypted_ledgers_are_one_table_with_plain_ones_and_need_their_keys(written, spark, rows, tmp_path):
     plain = written.ledger(LINES)
     assert written.offload(*SOON)["ledgers_released"] == 1
     file = tmp_path / "keys.json"

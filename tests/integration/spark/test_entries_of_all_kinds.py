@@ -1,4 +1,4 @@
-"""What entries and ledgers may be: none, of no bytes, as large as can be, text in no encoding, Avro and Arrow."""
+"""Extreme ledgers and entries in Spark: none, empty, of maximal size, text in no encoding, Avro and Arrow."""
 
 import io
 import json
@@ -10,6 +10,8 @@ import pytest
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.spark import read_ledgers
 
+pytestmark = pytest.mark.nightly
+
 LARGEST = bytes(range(256)) * (MAX_ENTRY_BYTES // 256) + bytes(MAX_ENTRY_BYTES % 256)
 AVRO = {"type": "record", "name": "flight", "fields": [
     {"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "double"]},
@@ -18,7 +20,7 @@ AVRO = {"type": "record", "name": "flight", "fields": [
 
 @pytest.fixture(scope="module")
 def kinds(written):
-    """A ledger without entries, one whose entries are of no bytes, one with the largest that there may be."""
+    """A ledger without entries, one with empty entries, one with entries of maximal size."""
     assert len(LARGEST) == MAX_ENTRY_BYTES
     return written.ledger([]), written.ledger([b""] * 20), written.ledger([b"", LARGEST, b"x", LARGEST])
 

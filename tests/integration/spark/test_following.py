@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 SMALL = {"roll_bytes": 1024, "offload_after": 0}
-"""Of a policy: a segment is full after a few records."""
+"""A policy with which a segment is full after a few records."""
 
 
 @pytest.fixture
@@ -91,6 +91,7 @@ def test_the_progress_of_a_query_says_how_many_records_it_has_yet_to_read(writte
     assert by_name == {"lag/a": (30, 14), "lag/b": (4, 0)}
 
 
+@pytest.mark.nightly
 def test_bytes_bound_a_batch(streams, follow):
     streams.create("bounded", **SMALL)
     streams.append("bounded", numbered(40))
@@ -124,7 +125,8 @@ def test_streams_that_come_to_fit_a_pattern_are_read_from_their_beginning(stream
     ]  # fmt: skip
 
 
-def test_what_is_truncated_or_deleted_under_a_query_fails_it_or_is_told(streams, follow):
+@pytest.mark.nightly
+def test_records_truncated_or_deleted_under_a_query_fail_it_or_are_reported(streams, follow):
     streams.create("cut/a", **SMALL)
     streams.append("cut/a", numbered(20))
     follow(streamPattern="cut/*")
@@ -136,15 +138,16 @@ def test_what_is_truncated_or_deleted_under_a_query_fails_it_or_is_told(streams,
     _, rows = follow(streamPattern="cut/*", failOnDataLoss=False)
     assert [sequence for _, sequence, _ in rows] == [*range(50, 60)]
     streams.do(lambda store: store.delete("cut/a"))
-    with pytest.raises(PySparkException, match=r"stream cut/a of id .* was deleted while it was read"):
+    with pytest.raises(PySparkException, match=r"stream cut/a with id .* was deleted while it was read"):
         follow(streamPattern="cut/*")
     assert follow(streamPattern="cut/*", failOnDataLoss=False)[1] == []
 
 
+@pytest.mark.nightly
 def test_what_is_no_stream_to_follow_is_refused(streams, follow):
     for options, said in (
         ({"stream": "nowhere"}, "there is no stream 'nowhere'"),
-        ({"streamPattern": "x", "endingPosition": "sequence:4"}, "are for batches"),
+        ({"streamPattern": "x", "endingPosition": "sequence:4"}, "in batches only"),
     ):
         with pytest.raises(PySparkException, match=said):
             follow(**options)

@@ -1,4 +1,4 @@
-"""What Spark's to_json writes comes back equal, for every type that JSON payloads can have: one large sample of rows.
+"""Rows written by Spark's to_json are read back equal, for every type of JSON payloads: one large sample.
 
 ``tests/unit/test_spark_json_forms.py`` tries many values in the same forms, without Spark.
 """
@@ -8,13 +8,16 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from tallybook.spark.options import PayloadOptions
-from tallybook.spark.payloads import parser_of
+from tallybook.spark.payloads.payloads import parser_of
+
+pytestmark = pytest.mark.nightly
 
 # to_json writes milliseconds, and its years have four digits.
 MOMENTS = st.datetimes(datetime.fromisoformat("0001-01-02"), datetime.fromisoformat("9999-12-30")).map(
@@ -60,7 +63,7 @@ SCHEMA = spark_types.StructType([spark_types.StructField(name, kind) for name, (
 
 
 def told(value):
-    """A value as text that tells all of it: numbers that are none are not equal to themselves."""
+    """A value as text for comparison: NaN is not equal to itself."""
     if isinstance(value, dict):
         return sorted((told(key), told(each)) for key, each in value.items())
     if isinstance(value, list):

@@ -1,20 +1,22 @@
-"""Thousands of objects of which a part is wanted: chosen by Spark without a condition that it cannot walk."""
+"""Queries of a part of thousands of objects: Spark gets no filter condition too large to evaluate."""
 
 import pytest
 
-from tallybook.archive.entry_range import EntryRange
-from tallybook.spark.choosing import FILE, MOST_CONDITIONS, WantedObject, chosen_rows
+from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.spark.ledgers.row_selection import FILE, MAX_CONDITIONS, ScannedObject, chosen_rows
+
+pytestmark = pytest.mark.nightly
 
 
-def partly_wanted(number: int) -> WantedObject:
+def partly_wanted(number: int) -> ScannedObject:
     """An object with three ledgers: one is wanted, one in part, and one is elsewhere by now."""
     first = 3 * number
-    held = tuple(EntryRange(first + each, 0, 9) for each in range(3))
-    return WantedObject(f"sets/{number}.parquet", (held[0], EntryRange(first + 1, 2, 3)), held)
+    held = tuple(LedgerEntryRange(first + each, 0, 9) for each in range(3))
+    return ScannedObject(f"sets/{number}.parquet", (held[0], LedgerEntryRange(first + 1, 2, 3)), held)
 
 
-@pytest.mark.parametrize("objects", [1, MOST_CONDITIONS // 2, 3_000])
-def test_what_is_wanted_of_many_objects_is_chosen_whatever_their_number(spark, objects):
+@pytest.mark.parametrize("objects", [1, MAX_CONDITIONS // 2, 3_000])
+def test_the_needed_objects_are_chosen_among_any_number(spark, objects):
     wanted = [partly_wanted(number) for number in range(objects)]
     table = spark.range(0, 30 * objects, 1, 2).selectExpr(
         "id DIV 10 AS ledger_id", "id % 10 AS entry_id", f"concat(id DIV 30, '.parquet') AS {FILE}"

@@ -1,4 +1,4 @@
-"""Work over a whole archive on Spark: checks, merging, export; each goes on where it was stopped."""
+"""Spark jobs over a whole archive: verification, compaction, export; each resumes where it was stopped."""
 
 from datetime import timedelta
 
@@ -7,6 +7,8 @@ import pytest
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.spark.pipelines import compact, export, verify
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def test_compact_merges_objects_and_every_entry_stays(written, archived, spark, 
     assert len({row.key for row in receipts}) == 1
     assert rows(load(written.metadata, tier="archive")) == written.rows(*archived)
     assert compact(spark, written.metadata, object_bytes="1MiB", below="1MiB").collect() == [], "there is no more to do"
-    with pytest.raises(InvalidConfig, match="make no sense"):
+    with pytest.raises(InvalidConfig, match="invalid object_bytes"):
         compact(spark, written.metadata, object_bytes="1MiB", below="2MiB")
 
 

@@ -1,13 +1,13 @@
-"""Streams as tables of Spark: each record once, wherever its segment is, and what is missing is told."""
+"""Streams as tables of Spark: each record once, from bookies or archive, and missing ones are reported."""
 
 import pytest
 from pyspark.errors import PySparkException
 
 from tallybook.spark import read_ledgers, take_snapshot
-from tallybook.stream.record import Outgoing
+from tallybook.stream.records.record import Outgoing
 
 SMALL = {"roll_bytes": 1024, "offload_after": 0}
-"""Of a policy: a segment is full after a few records."""
+"""A policy with which a segment is full after a few records."""
 
 
 def numbered(count, first=0, size=100):
@@ -63,7 +63,7 @@ def test_what_a_record_carries_is_in_columns(written, load, streams):
     assert [row.value.n if row.value else row.bad_payload for row in parsed.collect()] == [1, b'{"n": "x"}', b""]
 
 
-def test_reading_begins_and_ends_where_it_is_told_to(written, load, streams, mixed):
+def test_reading_begins_and_ends_at_the_given_positions(written, load, streams, mixed):
     whole, positions = streams.payloads(mixed), streams.positions(mixed)
     for start, end, first, last in (
         ("earliest", "latest", 0, 200), (positions[57], "latest", 57, 200), ("earliest", positions[57], 0, 57),
@@ -78,6 +78,7 @@ def test_reading_begins_and_ends_where_it_is_told_to(written, load, streams, mix
     assert payloads_of(frame) == [b"%d" % n for n in range(6, 17)]
 
 
+@pytest.mark.nightly
 def test_a_place_that_cannot_be_is_refused_by_name(written, load, streams, mixed):
     streams.create("other")
     streams.append("other", [b"x"])
@@ -88,7 +89,7 @@ def test_a_place_that_cannot_be_is_refused_by_name(written, load, streams, mixed
         ({"stream": "other", "startingPosition": f"9-0-0@{tag}"}, "end of stream other"),
         ({"stream": "other", "startingPosition": f"1-900-0@{tag}"}, "end of"),
         ({"stream": "no/such"}, "there is no stream 'no/such'"),
-        ({"stream": mixed, "startingPosition": "latest", "endingPosition": "sequence:3"}, "lies before startingPos"),
+        ({"stream": mixed, "startingPosition": "latest", "endingPosition": "sequence:3"}, "is before startingPos"),
     ):
         with pytest.raises(PySparkException, match=said):
             load(written.metadata, **options).collect()
@@ -122,7 +123,8 @@ def test_a_pattern_reads_several_streams(written, load, streams, mixed):
     assert load(written.metadata, streamPattern="none/*").count() == 0
 
 
-def test_what_was_truncated_fails_the_query_or_is_told(written, load, streams):
+@pytest.mark.nightly
+def test_truncated_records_fail_the_query_or_are_reported(written, load, streams):
     streams.create("short", **SMALL)
     streams.append("short", numbered(100))
     positions = streams.positions("short")
@@ -157,6 +159,7 @@ def test_a_snapshot_gives_the_same_records_after_rolls_and_offload(written, spar
     assert load(written.metadata, stream="kept").count() == 105
 
 
+@pytest.mark.nightly
 def test_a_segment_that_is_gone_is_lost_data(written, load, streams):
     streams.create("torn", **SMALL)
     streams.append("torn", numbered(60))

@@ -1,4 +1,4 @@
-"""Every table gives the same rows, of the same moments, whatever the settings of the session are."""
+"""Every table gives the same rows with the same timestamps under any settings of the Spark session."""
 
 import io
 import json
@@ -12,7 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import TimestampType
 
 from tallybook.spark import read_ledgers
-from tallybook.spark.tables import TABLES
+from tallybook.spark.ledgers.tables import TABLES
+
+pytestmark = pytest.mark.nightly
 
 SETTINGS = {
     "other readings of time": {

@@ -1,9 +1,11 @@
-"""A snapshot gives the same rows however its ledgers have moved since, and says so when entries are gone."""
+"""A snapshot gives the same rows however its ledgers have moved since, and fails when entries are gone."""
 
 import pytest
 from pyspark.errors import PySparkException
 
 from tallybook.spark import read_ledgers, take_snapshot
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Rows of Spark as records of a stream: each batch once, whole and in order, whatever fails and is run again."""
+"""Rows of Spark as records of a stream: each batch once, whole and in order, after any failure and retry."""
 
 import asyncio
 import threading
@@ -13,12 +13,12 @@ from pyspark.sql import types as spark_types
 
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchLedger
-from tallybook.metadata.transactions import Transaction
+from tallybook.metadata.transactions.model import Transaction
+from tallybook.spark.ledgers.sink import task_ledger
 from tallybook.spark.options import write_options
-from tallybook.spark.records.sink import RecordWriter
-from tallybook.spark.records.staging import Staging
-from tallybook.spark.sink import task_ledger
-from tallybook.stream.delivery_record import PART
+from tallybook.spark.streams.sink import RecordBatchWriter
+from tallybook.spark.streams.staging import EnvelopeStager
+from tallybook.stream.delivery.record import PART
 from tallybook.stream.writer.handle import StreamWriter
 
 SCHEMA = spark_types.StructType([spark_types.StructField("payload", spark_types.BinaryType())])
@@ -69,7 +69,7 @@ def test_a_task_cuts_its_rows_to_what_bookies_take_that_its_client_has_not_met(c
     with cli.up(tmp_path / "small", "--set", "journal.max_commit_bytes=16KiB") as up:
         transaction = Transaction.once("00000000-0000-0000-0000-000000000001")
         with task_ledger(write_options({"metadata": up.metadata}), transaction, (3, 3, 2), transaction.marks) as ledger:
-            rows = Staging(ledger.ledger_id, ledger.max_entry_bytes, lambda: 0)
+            rows = EnvelopeStager(ledger.ledger_id, ledger.max_entry_bytes, lambda: 0)
             batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x" * 100] * 1000, pa.binary())})
             staged_entries = list(rows.envelopes(batch))
             ledger.extend([staged_entries])
@@ -114,13 +114,14 @@ def test_all_columns_of_a_batch_arrive_in_the_order_of_its_rows(written, spark, 
     assert len(payloads(load, written.metadata, "ordered")) == 5_000
 
 
+@pytest.mark.nightly
 def test_a_batch_is_appended_once_for_each_transaction(written, spark, streams, load):
     streams.create("daily")
     frame = spark.createDataFrame([(b"1",), (b"2",)], "payload BINARY")
     for transaction in (7, 7, 8, 8):
         save(frame, written.metadata, "daily", sink="job", transaction=transaction)
     assert payloads(load, written.metadata, "daily") == [b"1", b"2"] * 2
-    with pytest.raises(PySparkException, match="transaction 7 of sink job comes after 8"):
+    with pytest.raises(PySparkException, match="transaction 7 of sink job is older than 8"):
         save(frame, written.metadata, "daily", sink="job", transaction=7)
     save(frame, written.metadata, "daily", sink="job")
     save(frame, written.metadata, "daily")
@@ -151,10 +152,11 @@ def test_tasks_that_fail_among_their_rows_leave_nothing_of_them_in_the_stream(wr
     assert staged(written.metadata) == [], "what failed attempts left behind is deleted by the commit"
 
 
+@pytest.mark.nightly
 def test_of_attempts_at_a_task_side_by_side_one_is_in_the_stream(written, streams, load):
     """One ends before the commit, one that has written by then ends after it, and one only begins after it."""
     streams.create("speculated")
-    writer = RecordWriter(
+    writer = RecordBatchWriter(
         write_options({"metadata": written.metadata, "stream": "speculated", "sink": "s"}), SCHEMA, overwrite=False
     )
     values = [(b"%d" % n).ljust(150_000, b"x") for n in range(60)]
@@ -201,31 +203,32 @@ def test_a_batch_that_was_committed_when_its_driver_died_is_completed_and_not_re
             raise DiedError
         return await whole(self, records, as_set=as_set)
 
-    writer = RecordWriter(options, SCHEMA, overwrite=False)
+    writer = RecordBatchWriter(options, SCHEMA, overwrite=False)
     first = writer.write(batch(values))
     with monkeypatch.context() as while_it_dies:
         while_it_dies.setattr(StreamWriter, "send", dying)
         with pytest.raises(DiedError):
             writer.commit([first])
-    # Spark gives a write up whose commit has failed.
+    # Spark abandons a write whose commit has failed.
     writer.abort([first])
     seen = payloads(load, written.metadata, "died")
     assert seen == values[: len(seen)], "what is in view is a beginning of the batch"
     assert len(seen) <= 20
 
-    again = RecordWriter(options, SCHEMA, overwrite=False)
+    again = RecordBatchWriter(options, SCHEMA, overwrite=False)
     again.commit([again.write(batch([b"other rows"]))])
     assert payloads(load, written.metadata, "died") == values
     assert staged(written.metadata) == []
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(written, spark, streams, load):
     streams.create("strict")
     good = spark.createDataFrame([(b"1",)], "payload BINARY")
     for frame, options, said in (
         (spark.createDataFrame([(b"1",), (None,)], "payload BINARY"), {}, "null cannot be a record"),
-        (spark.range(3), {}, "records have the columns payload"),
-        (spark.createDataFrame([(b"1", 2.0)], "payload BINARY, txid DOUBLE"), {}, "records have the columns payload"),
+        (spark.range(3), {}, "records need column payload"),
+        (spark.createDataFrame([(b"1", 2.0)], "payload BINARY, txid DOUBLE"), {}, "records need column payload"),
         (good, {"stream": "none/such"}, "there is no stream 'none/such' .* createStream=true"),
         (good, {"namespace": "none", "createStream": True}, "there is no namespace 'none'"),
     ):
@@ -240,7 +243,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(written, spark, st
             await writer.end_stream()
 
     streams.do(end)
-    with pytest.raises(PySparkException, match="stream strict has ended"):
+    with pytest.raises(PySparkException, match="stream strict is sealed"):
         save(good, written.metadata, "strict")
     assert payloads(load, written.metadata, "strict") == []
     assert staged(written.metadata) == []

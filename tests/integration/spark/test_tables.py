@@ -1,4 +1,4 @@
-"""Ledgers as tables of Spark, wherever their entries are: the same rows from bookies, the archive, and both."""
+"""Ledgers as tables of Spark: the same rows from bookies, the archive, and both."""
 
 import json
 from datetime import UTC
@@ -92,6 +92,7 @@ def test_a_filtered_query_does_not_change_the_next_one_on_the_same_table(written
     assert table.where("entry_id < 5").union(table.where("entry_id >= 2998")).count() == 7
 
 
+@pytest.mark.nightly
 def test_large_ledgers_are_read_by_many_tasks(written, tiers, load, rows):
     table = load(written.metadata, ledger=tiers["released"], minPartitions=7)
     assert table.rdd.getNumPartitions() >= 7
@@ -140,27 +141,29 @@ def test_what_is_known_of_ledgers_is_in_tables(written, tiers, load):
     assert load(written.metadata, table="bookies").count() == 3
 
 
+@pytest.mark.nightly
 def test_mistakes_are_told_before_anything_is_read(written, load, spark):
     for options, message in (
-        ({"startingEntri": 7}, "is startingEntry meant"),
+        ({"startingEntri": 7}, "did you mean startingEntry"),
         ({"ledger": 123_456}, "ledger 123456 does not exist"),
-        ({"tier": "attic"}, "'attic' is none of auto, archive, bookies"),
+        ({"tier": "attic"}, "'attic' is not one of auto, archive, bookies"),
         ({"snapshot": "{}"}, "option snapshot"),
     ):
         with pytest.raises(PySparkException, match=message):
             load(written.metadata, **options).collect()
-    with pytest.raises(PySparkException, match="say where the ledgers are"):
+    with pytest.raises(PySparkException, match="give the location of the ledgers"):
         spark.read.format("tallybook").load()
     with pytest.raises(InvalidConfig, match="parse column payload"):
         read_ledgers(spark, written.metadata, payload_format="json", payload_schema="a INT")
 
 
-def test_a_ledger_with_a_password_is_read_by_who_has_it(written, load, rows):
+@pytest.mark.nightly
+def test_a_ledger_with_a_password_is_read_only_with_it(written, load, rows):
     ledger = written.ledger([b"secret"], password=b"sesame")
     try:
         assert rows(load(written.metadata, ledger=ledger, password="sesame")) == [(ledger, 0, b"secret")]
         for options in ({}, {"password": "wrong"}):
-            with pytest.raises(PySparkException, match=f"ledger {ledger} has a password"):
+            with pytest.raises(PySparkException, match=f"ledger {ledger}: option password is wrong"):
                 load(written.metadata, ledger=ledger, **options).collect()
     finally:
         written.delete(ledger, b"sesame")

@@ -1,4 +1,4 @@
-"""Tasks that Spark tries again after they have given, or taken, a part of their rows: no row is lost or there twice."""
+"""Spark tasks retried after they have read or written some of their rows: no row is lost or duplicated."""
 
 import asyncio
 import threading
@@ -12,9 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from tallybook.core.errors import NoSuchLedger
-from tallybook.metadata.left_behind import delete_left_behind
+from tallybook.metadata.transactions.abandoned import delete_abandoned
+from tallybook.spark.ledgers.sink import LedgerBatchWriter, SinkCluster
 from tallybook.spark.options import write_options
-from tallybook.spark.sink import LedgerWriter, Writing
+
+pytestmark = pytest.mark.nightly
 
 BATCH_ROWS = 10
 ROWS_OF_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -22,7 +24,7 @@ ROWS_OF_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 @pytest.fixture(autouse=True)
 def small_batches(spark):
-    """The session is everybody's: what it had before is put back."""
+    """All tests share the session: its former settings are put back."""
     before = spark.conf.get(ROWS_OF_A_BATCH)
     spark.conf.set(ROWS_OF_A_BATCH, BATCH_ROWS)
     yield
@@ -70,7 +72,7 @@ def test_a_task_that_failed_among_its_rows_is_written_once(written, spark, load)
 
 async def tidy_up(options):
     """As the offloader does, long after; ledgers of sinks that are left, and records of attempts at them."""
-    cluster = await Writing.open(options)
+    cluster = await SinkCluster.open(options)
 
     async def ledgers():
         found = [
@@ -80,12 +82,12 @@ async def tidy_up(options):
 
     try:
         long_after_ms = max(metadata.created_at_ms for metadata in await ledgers()) + 1_000_000
-        deleted = await delete_left_behind(
+        deleted = await delete_abandoned(
             cluster.updater,
             await ledgers(),
             ttl_s=1_000,
             now_ms=long_after_ms,
-            say_damaged=lambda error: pytest.fail(str(error)),
+            on_damaged=lambda error: pytest.fail(str(error)),
         )
         words = (await cluster.store.list_records()).names
         left = {metadata.ledger_id for metadata in await ledgers()}
@@ -99,14 +101,14 @@ def test_of_attempts_at_a_task_side_by_side_one_is_seen_whenever_the_others_end(
     """One ends before the commit, one that has written by then ends after it, and one only begins after it."""
     options = write_options({"metadata": written.metadata, **given})
     schema = spark_types.StructType([spark_types.StructField("payload", spark_types.BinaryType())])
-    writer = LedgerWriter(options, schema, overwrite=False)
+    writer = LedgerBatchWriter(options, schema, overwrite=False)
     payloads = [(b"%d" % n).ljust(size, b"x") for n in range(60)]
     rows = [pa.RecordBatch.from_pydict({"payload": pa.array(payloads[at : at + 30], pa.binary())}) for at in (0, 30)]
     has_written, committed = threading.Event(), threading.Event()
 
     def slowly():
         yield rows[0]
-        # The first half is more than is gathered, so it is appended before this one is asked for.
+        # The first half is larger than a batch, so it is appended before this row is requested.
         has_written.set()
         assert committed.wait(60)
         yield rows[1]

@@ -1,0 +1,125 @@
+"""What works without extras, and what an absent extra is called in errors. test_wheel.py tries real environments.
+
+A finder of modules, in a process of its own, hides libraries as if they were not installed.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tallybook.runtime.extras import EXTRAS, NeedsExtra, missing_extra
+
+HIDE = """
+import asyncio, json, sys
+
+class Hides:
+    def find_spec(self, name, path=None, target=None):
+        if name in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+hidden = set(json.loads(sys.argv[1]))
+sys.meta_path.insert(0, Hides())
+"""
+
+USED = """
+from tallybook.core.settings import ClientSettings
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SeededRng
+
+def use():
+    {}
+
+try:
+    use()
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+
+USES = {
+    "zookeeper": (
+        "from tallybook.client import Client; asyncio.run(Client('zk://127.0.0.1:1/x').__aenter__())",
+        "zk:// needs kazoo: pip install 'tallybook[zookeeper]'",
+    ),
+    "traces": (
+        "from tallybook.runtime.tracing.opening import open_tracer; open_tracer('http://127.0.0.1:1', 'test')",
+        "the option 'traces' needs requests: pip install 'tallybook[traces]'",
+    ),
+    "security": (
+        (
+            "from tallybook.client import Client; asyncio.run(Client('sqlite:///x', "
+            "ClientSettings(security='/security')).__aenter__())"
+        ),
+        "a security directory needs cryptography: pip install 'tallybook[security]'",
+    ),
+    "archive": (
+        (
+            "from tallybook.stream.records.compression import Compression, compressed; "
+            "compressed(bytes(1000), Compression.ZSTD)"
+        ),
+        "a compressed stream needs pyarrow: pip install 'tallybook[archive]'",
+    ),
+    "cli": (
+        "from tallybook.client.metrics import collector; collector(None)",
+        "tallybook.client.metrics needs prometheus_client: pip install 'tallybook[cli]'",
+    ),
+    "s3": (
+        (
+            "from tallybook.archive.objects.open import open_store; "
+            "asyncio.run(open_store('s3://bucket', RealClock(), SeededRng(1)))"
+        ),
+        "s3:// needs botocore: pip install 'tallybook[s3]'",
+    ),
+    "spark": (
+        "import tallybook.spark; tallybook.spark.TallybookDataSource",
+        "tallybook.spark needs pyspark: pip install 'tallybook[spark]'",
+    ),
+    "server": (
+        (
+            "from tallybook.wire.bookie_transport import bookie_transport; "
+            "asyncio.run(bookie_transport().listen('127.0.0.1:0', None))"
+        ),
+        "a server needs grpc_health: pip install 'tallybook[server]'",
+    ),
+}
+
+
+def without(hidden: list[str], program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that cannot import the modules ``hidden``."""
+    command = [sys.executable, "-P", "-c", HIDE + program, json.dumps(hidden)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("extra", sorted(USES))
+def test_an_absent_extra_is_named(extra):
+    use, message = USES[extra]
+    done = without([module for module, home in EXTRAS.items() if home == extra], USED.format(use))
+    assert done.stdout == f"InvalidConfig: {message}\n", done.stderr
+
+
+def test_every_extra_is_tried():
+    assert set(USES) == set(EXTRAS.values())
+
+
+@pytest.mark.parametrize(
+    ("hidden", "words", "message"),
+    [
+        (EXTRAS, [], "the command line needs typer: pip install 'tallybook[cli]'; 'tallybook[server]' has"),
+        (["pyarrow"], ["offload", "run"], "'tallybook offload' needs pyarrow: pip install 'tallybook[archive]'\n"),
+        (["uvicorn"], ["up"], "'tallybook up' needs uvicorn: pip install 'tallybook[server]'\n"),
+    ],
+)
+def test_the_command_line_names_an_absent_extra_in_one_line(hidden, words, message):
+    words = ["tallybook", *words, *(["--metadata", "sqlite:///./absent.db"] if words == ["offload", "run"] else [])]
+    done = without([*hidden], f"from tallybook.cli.__main__ import main; sys.argv = {words}; main()")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tallybook: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_of_no_extra_stays_an_import_error():
+    absent = ModuleNotFoundError("No module named 'elsewhere'", name="elsewhere")
+    assert missing_extra(absent, "a test") is None
+    with pytest.raises(ModuleNotFoundError), NeedsExtra("a test"):
+        raise absent
