@@ -1,9 +1,9 @@
-"""A first look at ledgers in Spark: what is there, one question by SQL, and an export to go on with.
+"""Ledgers in Spark: metadata tables, a SQL query, and an export to Parquet.
 
     tallybook demo --data ./flights --no-spark      # two ledgers of flights, archived
     python examples/flights.py sqlite:///$PWD/flights/metadata.db exported-flights
 
-Each block may be pasted into a notebook as it is.
+Each block can be pasted into a notebook.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tallybook.spark import TallybookDataSource, read_ledgers, take_snapshot
 from tallybook.spark.pipelines import export, verify
 
 # In a notebook: METADATA, TARGET = "sqlite:////data/flights/metadata.db", "/data/exported-flights"
-parser = argparse.ArgumentParser(description="A first look at ledgers in Spark.")
+parser = argparse.ArgumentParser(description="Ledgers in Spark: metadata tables, a SQL query, and an export.")
 parser.add_argument("metadata", help="URI of the cluster's metadata store, as sqlite:////srv/tallybook/metadata.db")
 parser.add_argument(
     "target", nargs="?", default="exported-flights", help="folder for the export (default: %(default)s)"
@@ -28,8 +28,8 @@ METADATA, TARGET = given.metadata, given.target
 if "://" not in TARGET:
     TARGET = str(Path(TARGET).resolve())
 
-# A session on this machine, whose tasks run in this Python. On a cluster, tallybook[spark] has to be in that of every
-# executor, and Spark wants its own package for the object store.
+# A local session, whose tasks use this Python. On a cluster, every executor needs tallybook[spark], and Spark needs its
+# own package for the object store.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = (
     SparkSession.builder.master("local[2]")
@@ -41,18 +41,18 @@ spark = (
 spark.sparkContext.setLogLevel("ERROR")
 spark.dataSource.register(TallybookDataSource)
 
-# What is there: every ledger, and the objects of the archive.
+# Metadata tables: all ledgers, and the objects of the archive.
 ledgers = spark.read.format("tallybook").option("metadata", METADATA).option("table", "ledgers").load()
 ledgers.select("ledger_id", "state", "entries", "payload_bytes", "archived", "copies_released").show()
 objects = spark.read.format("tallybook").option("metadata", METADATA).option("table", "objects").load()
 objects.select("key", "bytes", "ledgers", "entries").show(truncate=48)
 
-# The same rows today and in a year: a snapshot names entries, not places.
+# A snapshot always gives the same rows: it names entries, not locations.
 snapshot = take_snapshot(METADATA)
 print(snapshot)
 entries = read_ledgers(spark, METADATA, snapshot=snapshot)
 
-# Payloads are bytes. These are JSON, and Spark knows what to do with that.
+# Payloads are bytes. These are JSON, which Spark parses.
 schema = "year INT, month INT, day INT, carrier STRING, origin STRING, dest STRING, dep_delay DOUBLE, distance INT"
 flights = entries.select(F.from_json(F.col("payload").cast("string"), schema).alias("flight")).select("flight.*")
 flights.createOrReplaceTempView("flights")
@@ -61,13 +61,13 @@ spark.sql("""
     FROM flights GROUP BY carrier ORDER BY delay DESC
 """).show()
 
-# What Spark reads: plain Parquet, with filters pushed down to it.
+# The plan: Spark reads plain Parquet, with pushed-down filters.
 entries.where("entry_id < 1000").explain()
 
-# Is all of it what was written? Each object is read whole, and every checksum compared.
+# Read every object completely and compare all checksums.
 verify(spark, METADATA).select("key", "entries", "problem").show(truncate=48)
 
-# On to the next tool: closed ledgers as Parquet by day of writing. Run it again, and only what is new is written.
+# Export closed ledgers as Parquet by day of writing. A second run writes only new ledgers.
 export(spark, METADATA, TARGET, partition_by=("day",))
 print(spark.read.parquet(TARGET).count(), "rows exported to", TARGET)
 spark.stop()

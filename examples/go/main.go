@@ -28,7 +28,7 @@ func main() {
 	check(err)
 	defer connection.Close()
 	streams := api.NewStreamServiceClient(connection)
-	// Every call ends by then, whatever happens.
+	// The deadline of all calls.
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 
@@ -40,7 +40,7 @@ func main() {
 	read(ctx, streams, first)
 }
 
-// write appends records, and returns the position of the first of them once all are durable and readers see them.
+// write appends records, and returns the position of the first one when all are durable and visible to readers.
 func write(ctx context.Context, streams api.StreamServiceClient, lines ...string) (first string) {
 	call, err := streams.Append(ctx)
 	check(err)
@@ -50,7 +50,8 @@ func write(ctx context.Context, streams api.StreamServiceClient, lines ...string
 	for _, line := range lines {
 		records = append(records, &api.NewRecord{Payload: []byte(line)})
 	}
-	// Readers see what was committed. Without that they see a record with the next one, or a little later.
+	// A commit makes all records visible at once. Without it, readers see a record when the next one is appended, or a
+	// little later.
 	commit := &api.StreamAppendRequest_Commit{Commit: &api.StreamCommit{}}
 	check(call.Send(&api.StreamAppendRequest{Step: commit, Records: records}))
 	check(call.Send(&api.StreamAppendRequest{Step: &api.StreamAppendRequest_Close{Close: &api.StreamAppendClose{}}}))

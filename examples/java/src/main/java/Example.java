@@ -31,7 +31,7 @@ public final class Example {
     }
     var channel = Grpc.newChannelBuilder(arguments[0], InsecureChannelCredentials.create()).build();
     try {
-      // The deadline is that of every call: each ends by then, whatever happens.
+      // The deadline of all calls.
       var streams = StreamServiceGrpc.newBlockingStub(channel).withDeadlineAfter(SECONDS, TimeUnit.SECONDS);
       try {
         streams.create(CreateStreamRequest.newBuilder().setName(NAME).build());
@@ -81,7 +81,8 @@ public final class Example {
     var records = lines.stream().map(line -> NewRecord.newBuilder().setPayload(ByteString.copyFromUtf8(line)).build());
     var open = StreamAppendOpen.newBuilder().setName(NAME);
     requests.onNext(StreamAppendRequest.newBuilder().setOpen(open).build());
-    // Readers see what was committed. Without that they see a record with the next one, or a little later.
+    // A commit makes all records visible at once. Without it, readers see a record when the next one is appended, or a
+    // little later.
     var commit = StreamCommit.getDefaultInstance();
     requests.onNext(StreamAppendRequest.newBuilder().setCommit(commit).addAllRecords(records.toList()).build());
     requests.onNext(StreamAppendRequest.newBuilder().setClose(StreamAppendClose.getDefaultInstance()).build());
