@@ -2,7 +2,7 @@
 #
 # PYTHON       the interpreter that makes the environment (default python3)
 # PYTEST_ARGS  extra arguments for every pytest run, for example PYTEST_ARGS='-k journal -x'
-# WORKERS      parallel pytest workers (default 2)
+# WORKERS      parallel pytest workers (default 4: the tests wait for each other's processes more than they compute)
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -10,7 +10,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 4
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
@@ -22,6 +22,9 @@ SECONDS ?= 300
 MINUTES ?= 30
 REVISION ?=
 TARGET ?=
+
+# The tests start more than a thousand processes, each of which would compile the whole package.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,11 +44,11 @@ help: ## Show this list
 setup: $(STAMP) $(TESTDATA_STAMP) ## Make .venv with everything that the tests need
 
 # The virtual environment itself is kept when only the lock file changed: pip then moves just the pins that differ.
-$(STAMP): requirements.lock setup.cfg pyproject.toml
+$(STAMP): requirements.lock setup.cfg devtools/setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: set PYTHON" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes -r requirements.lock
-	PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --no-build-isolation --no-deps --editable .
+	PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --no-build-isolation --no-deps --editable . --editable devtools
 	touch $@
 
 # PySpark comes as source and is packed once into a wheel of 450 MB, which pip keeps for the next environment.
@@ -83,6 +86,7 @@ fmt: $(STAMP) ## Format the code and apply the safe fixes of the linter
 lint: $(STAMP) ## Check style, format, the layers between folders, and what docker/ has
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	scripts/check-words
 	PYTHONPATH=.ns NO_COLOR=1 $(BIN)/lint-imports | sed -n '/^Contracts$$/,$$p'
 	$(BIN)/hadolint --failure-threshold style docker/Dockerfile
 	$(BIN)/shellcheck --enable all --exclude SC2250,SC2310,SC2312 docker/*/*.sh
@@ -104,30 +108,44 @@ type: $(STAMP) ## Check the types of every package
 proto: $(STAMP) ## Generate the code of proto/*.proto
 	$(BIN)/python scripts/gen-proto
 
+.PHONY: blocking
+blocking: $(STAMP) ## Generate the blocking handles from the asyncio classes
+	$(BIN)/python scripts/gen-blocking
+
 .PHONY: docs
-docs: $(STAMP) ## Generate the pages that the code says itself: command line, configuration, metrics
+docs: $(STAMP) ## Generate the pages that come from the code: command line, configuration, metrics, size
 	$(BIN)/python scripts/gen-docs
 	$(BIN)/python scripts/gen-cli-docs
+	$(BIN)/python scripts/gen-size
 
 .PHONY: api-docs
 api-docs: $(STAMP) ## Make the reference of what programs import, from its docstrings (out/api)
 	$(BIN)/python scripts/gen-api-docs
 
 .PHONY: docs-check
-docs-check: $(STAMP) ## Check that those pages are what the code says
+docs-check: $(STAMP) ## Check that those pages agree with the code
 	$(BIN)/python scripts/gen-docs --check
 	$(BIN)/python scripts/gen-cli-docs --check
 	$(BIN)/python scripts/gen-dashboard --check
+	$(BIN)/python scripts/gen-size --check
 
 .PHONY: proto-check
 proto-check: $(STAMP) ## Check that the generated code is what proto/*.proto gives
 	$(BIN)/python scripts/gen-proto --check
 
+.PHONY: blocking-check
+blocking-check: $(STAMP) ## Check that the blocking handles are what the asyncio classes give
+	$(BIN)/python scripts/gen-blocking --check
+
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test
-test: setup java lint type proto-check docs-check ## Run every check and every test
+test: setup java lint type proto-check blocking-check docs-check ## Run every check and every test
 	$(PYTEST)
+
+.PHONY: check
+check: lint type ## Lint, types and the fast tests: the inner loop
+	$(PYTEST) tests/unit tests/scenario -m 'not slow and not nightly'
 
 .PHONY: unit
 unit: $(STAMP) ## Run the unit tests only
@@ -160,20 +178,25 @@ test-alerts: ## Check and try the alert rules with promtool (of Debian, or Go bu
 .PHONY: console-test
 console-test: $(STAMP) ## Run the tests of the console's page in Chromium (Debian's is installed where there is none)
 	scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py \
-		tests/integration/test_console_upkeep_page.py $(PYTEST_ARGS)
+		tests/integration/test_console_maintenance_page.py $(PYTEST_ARGS)
 
 .PHONY: console-screenshots
-console-screenshots: $(STAMP) ## Take the pictures of the console that are in docs/
-	TALLYBOOK_SCREENSHOTS=docs scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py \
-		tests/integration/test_console_upkeep_page.py -k pictures
+console-screenshots: $(STAMP) ## Take the pictures of the console that are in docs/operate/
+	TALLYBOOK_SCREENSHOTS=docs/operate scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py \
+		tests/integration/test_console_maintenance_page.py -k pictures
+
+.PHONY: test-times
+test-times: setup java ## Run every test, and write the processor time of each folder, which make docs puts on a page
+	TALLYBOOK_TEST_TIMES=$(CURDIR)/tests/times.csv $(PYTEST)
 
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)
-	TALLYBOOK_CRASH=full $(BIN)/pytest tests/crash -m crash_states --timeout=3600 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+	TALLYBOOK_TESTS=full $(BIN)/pytest tests/crash -m crash_states --timeout=3600 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 .PHONY: nightly
-nightly: setup java ## Run every test, with a longer search by hypothesis, and a cluster of two revisions
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=3600
+nightly: setup java ## Run everything that takes hours: all tests in full, many seeds, planted bugs, a cluster of two revisions
+	TALLYBOOK_TESTS=full HYPOTHESIS_PROFILE=nightly $(PYTEST) -m '' --timeout=3600 -o faulthandler_timeout=0
+	$(MAKE) --no-print-directory sim-many sim-bugs
 	$(BIN)/python -m tallybook.sim.upgrade mixed $(REVISION)
 
 .PHONY: upgrade-test
@@ -181,7 +204,7 @@ upgrade-test: $(STAMP) ## Run a cluster of this revision and another one under l
 	$(BIN)/python -m tallybook.sim.upgrade mixed $(REVISION)
 
 .PHONY: fuzz
-fuzz: setup $(FUZZ_STAMP) ## Search for inputs that a decoder does not expect (TARGET, else all; SECONDS for each); docs/fuzzing.md
+fuzz: setup $(FUZZ_STAMP) ## Search for inputs that a decoder does not expect (TARGET, else all; SECONDS for each); docs/project/fuzzing.md
 	$(BIN)/python -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
 
 .PHONY: sim
@@ -195,6 +218,10 @@ model: $(STAMP) ## Search small worlds to their end: every order of requests, lo
 .PHONY: sim-many
 sim-many: $(STAMP) ## Simulate many clusters (SEEDS, BASE)
 	$(BIN)/python -m tallybook.sim many --seeds $(SEEDS) --base $(BASE) --jobs $(WORKERS)
+
+.PHONY: sim-bugs
+sim-bugs: $(STAMP) ## Search a seed for each planted bug (an hour of two cores)
+	$(BIN)/python -m tallybook.sim bugs --jobs $(WORKERS)
 
 .PHONY: chaos
 chaos: setup java ## Kill, stop and cut off real processes under load, and check every promise (SECONDS, SEED)
@@ -216,28 +243,28 @@ bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without
 	$(if $(BENCH_ARGS),,for part in archive streams storage operation; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
 
 .PHONY: bench-streams
-bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/benchmarks-streams.md
-	$(BIN)/python -m tallybook.bench.streams --report docs $(BENCH_ARGS)
+bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/project/benchmarks-streams.md
+	$(BIN)/python -m tallybook.bench.streams --report docs/project $(BENCH_ARGS)
 
 .PHONY: bench-archive
-bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write docs/benchmarks-archive.md
-	$(BIN)/python -m tallybook.bench.archive --report docs $(BENCH_ARGS)
+bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write docs/project/benchmarks-archive.md
+	$(BIN)/python -m tallybook.bench.archive --report docs/project $(BENCH_ARGS)
 
 .PHONY: bench-storage
-bench-storage: $(STAMP) ## Measure what a bookie does beside adds and reads (BENCH_ARGS), and write docs/benchmarks-storage.md
-	$(BIN)/python -m tallybook.bench.storage --report docs $(BENCH_ARGS)
+bench-storage: $(STAMP) ## Measure what a bookie does beside adds and reads (BENCH_ARGS), and write docs/project/benchmarks-storage.md
+	$(BIN)/python -m tallybook.bench.storage --report docs/project $(BENCH_ARGS)
 
 .PHONY: bench-operation
-bench-operation: $(STAMP) ## Measure TLS, overload and imports (BENCH_ARGS), and write docs/benchmarks-operation.md
-	$(BIN)/python -m tallybook.bench.operation --report docs $(BENCH_ARGS)
+bench-operation: $(STAMP) ## Measure TLS, overload and imports (BENCH_ARGS), and write docs/project/benchmarks-operation.md
+	$(BIN)/python -m tallybook.bench.operation --report docs/project $(BENCH_ARGS)
 
 .PHONY: bench-open-ledgers
 bench-open-ledgers: $(STAMP) ## Append to 20,000 open ledgers of one client at once, also while a bookie dies (BENCH_ARGS)
-	$(BIN)/python -m tallybook.bench.open_ledgers --dir out/open-ledgers $(BENCH_ARGS)
+	$(BIN)/python -m tallybook.bench.loads.open_ledgers --dir out/open-ledgers $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(STAMP) ## Run a cluster with everything on for long (MINUTES), see whether anything grows, and write docs/soak.md
-	$(BIN)/python -m tallybook.bench.soak --minutes $(MINUTES) --report docs
+soak: $(STAMP) ## Run a cluster with everything on for long (MINUTES), see whether anything grows, and write docs/project/soak.md
+	$(BIN)/python -m tallybook.bench.soak --minutes $(MINUTES) --report docs/project
 
 .PHONY: clean
 clean: ## Remove everything that git ignores, the environment included

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the bucket of the archive, and a user who may do there what docs/security.md says, and nothing else.
+# Make the bucket of the archive, and a user who may do there what docs/operate/security.md says, and nothing else.
 #
 #   bucket.sh ENDPOINT CERTIFICATES ARCHIVE POLICY
 #
@@ -12,7 +12,7 @@ bucket=tallybook
 export MC_CONFIG_DIR=/tmp/mc
 mkdir -p "$MC_CONFIG_DIR/certs/CAs"
 cp "$certificates/ca.crt" "$MC_CONFIG_DIR/certs/CAs/tallybook.crt"
-# Not as an argument: these are shown to whoever lists processes.
+# Not as an argument: lists of processes show these.
 MC_HOST_store=https://$(cat "$certificates/root-user"):$(cat "$certificates/root-password")@$endpoint
 export MC_HOST_store
 

@@ -5,7 +5,7 @@
 #   make.sh AUTHORITY SECURITY RULES
 #
 # Each process is given its own directory below SECURITY and sees no other. Images that run as a user of their own read
-# it by group: nothing secret is open to everybody.
+# it by group: nothing secret is readable for others.
 set -eu
 umask 027
 

@@ -1,4 +1,4 @@
-"""``format("tallybook")`` without registration: PySpark imports every module ``pyspark_*`` and takes its source."""
+"""Registers ``format("tallybook")``: PySpark imports all modules named ``pyspark_*`` and their ``DefaultSource``."""
 
 from tallybook.spark.source import TallybookDataSource as DefaultSource
 

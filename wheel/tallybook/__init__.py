@@ -1,1 +1,1 @@
-"""The package above all parts. It is a file for zip archives: Python finds no package without one there."""
+"""Root package of the wheel. Zip archives need this file: Python finds no package in them without it."""
