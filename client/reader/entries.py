@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.errors import InvalidBatch, NewerFormat
 from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
 
-from .read_ahead import Sealed
+Sealed: TypeAlias = list[tuple[BatchHeader, Buffer]]
+"""Consecutive verified batches with their headers."""
 
 
 def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> Sealed:

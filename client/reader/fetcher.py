@@ -6,8 +6,9 @@ stay with the bookie that served last, because its caches are warm, until it fai
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, cast
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.batch import Buffer, Entry, entries
 from tallybook.core.coverage import sometimes
@@ -26,6 +27,7 @@ from tallybook.core.errors import (
     check,
     is_defect,
 )
+from tallybook.core.ids import MAX_ID
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.untrusted_copies import trusted_until
 from tallybook.runtime.tracing.catalogue import READ
@@ -34,9 +36,8 @@ from tallybook.runtime.tracing.port import begin
 from ..connection.port import BookieConnection
 from ..ports import LedgerArchive
 from .context import ReaderContext
-from .entries import verified
+from .entries import Sealed, verified
 from .machine import ReadAttempt
-from .read_ahead import LedgerReadAhead, Sealed
 from .replicas import Replicas
 from .speculation import SpeculationPolicy
 from .view import LedgerView
@@ -195,3 +196,54 @@ class EntryFetcher:
             # A bookie may still have entries past the end.
             raise EntryAbsent(f"ledger {self._ledger_id} ends at entry {metadata.last_entry_id}, before {entry_id}")
         return self._replicas.attempt(metadata, entry_id, confirmed=entry_id <= self._view.lac)
+
+
+class LedgerReadAhead:
+    """The batches from the one with ``first`` to the one with ``last``, read one request ahead of the caller.
+
+    Not an async generator: the event loop finalizes a dropped generator at an arbitrary time, and nested generators
+    that are finalized at the same time interfere with each other.
+
+    Args:
+        last: ``None``: up to the first entry that no bookie has.
+        fetch: reads some batches between a first and a last entry.
+        spawn: runs it in the background.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        last: int | None,
+        fetch: Callable[[int, int], Coroutine[Any, Any, Sealed]],
+        spawn: Callable[[Coroutine[Any, Any, Sealed]], asyncio.Task[Sealed]],
+    ) -> None:
+        self._last = last
+        self._end = MAX_ID if last is None else last
+        self._fetch = fetch
+        self._spawn = spawn
+        self._ahead: asyncio.Task[Sealed] | None = spawn(fetch(first, self._end))
+
+    async def next(self) -> Sealed:
+        """The next batches; none at the end.
+
+        Raises:
+            Errors of ``fetch``, except ``EntryAbsent`` if the range has no end.
+        """
+        if self._ahead is None:
+            return []
+        try:
+            fetched = await self._ahead
+        except EntryAbsent:
+            if self._last is None:
+                return []
+            raise
+        following = fetched[-1][0].last_entry_id + 1
+        # The next request is sent while the caller processes this answer.
+        self._ahead = self._spawn(self._fetch(following, self._end)) if following <= self._end else None
+        return fetched
+
+    async def close(self) -> None:
+        """Cancel the read in progress."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)

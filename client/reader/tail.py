@@ -11,10 +11,9 @@ from tallybook.core.errors import InvalidBatch, MetadataUnavailable, NewerFormat
 from tallybook.core.ids import check_entry_id
 
 from .context import ReaderContext
-from .entries import FetchedBatches
+from .entries import FetchedBatches, Sealed
 from .fetcher import EntryFetcher
 from .lac import TailPolls
-from .read_ahead import Sealed
 from .view import LedgerView
 
 METADATA_AGE_S: Final = 30.0
