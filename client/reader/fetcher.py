@@ -37,9 +37,8 @@ from ..connection.port import BookieConnection
 from ..ports import LedgerArchive
 from .context import ReaderContext
 from .entries import Sealed, verified
-from .machine import ReadAttempt
+from .machine import ReadAttempt, SpeculationPolicy
 from .replicas import Replicas
-from .speculation import SpeculationPolicy
 from .view import LedgerView
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Reading an entry from its replicas, as a pure state machine: which replica to ask next, and which error to raise.
 
 - Any valid copy is good. Replicas are asked one after another; the next one also while the current one is slow
-  (``speculation``). A damaged copy is reported, and the next replica is asked.
+  (``SpeculationPolicy``). A damaged copy is reported, and the next replica is asked.
 - If none has a good copy, the most serious error is raised. ABSENT is the least serious: one UNKNOWN outweighs it.
 - A replica with a missed range for the entry is *doubtful*: asked last, and only after all others have said that they
   have no good copy.
@@ -12,8 +12,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tallybook.core.errors import (
     AccessDenied,
@@ -47,6 +49,15 @@ which may still be good. Then comes another ledger with this id. Last are refusa
 
 _NO_COPY = (EntryAbsent, EntryCorrupt, OtherLedger)
 """Answers that prove that a replica has no good copy."""
+
+REMEMBERED_ANSWERS: Final = 64
+"""Number of recent answers that count towards the speculation delay."""
+
+RENEWED_AFTER: Final = 8
+"""Answers after which the speculation delay is computed again."""
+
+MAX_WAIT_SECONDS: Final = 1.0
+"""Longest speculation delay, also used while too few answers are known; unless the configured minimum is longer."""
 
 
 @dataclass(slots=True)
@@ -168,3 +179,41 @@ class RecentFailures:
 def replica_order(write_set: Sequence[str], preferred: str | None, failed: Collection[str] = ()) -> list[str]:
     """Bookies of a write set in the order to ask them: the one that served last, others, recently failed ones."""
     return sorted(write_set, key=lambda bookie_id: (bookie_id in failed, bookie_id != preferred))
+
+
+class SpeculationPolicy:
+    """The speculation delay of one handle: how long to wait for a replica before another one is asked as well.
+
+    A replica that hangs, or waits for its disk, need not delay a reader that has other replicas. But a second request
+    costs work, so it is sent only after the 95th percentile of recent answer times. If all replicas become slow, the
+    delay grows with them.
+
+    Args:
+        min_seconds: minimum delay; 0: no speculative reads.
+    """
+
+    def __init__(self, min_seconds: float) -> None:
+        self._min_seconds = min_seconds
+        self._max_seconds = max(MAX_WAIT_SECONDS, min_seconds)
+        self._answers: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
+        self._until_renewed = RENEWED_AFTER
+        self._wait_seconds = self._max_seconds
+
+    @property
+    def speculates(self) -> bool:
+        """Whether speculative reads are on."""
+        return self._min_seconds > 0
+
+    @property
+    def wait_seconds(self) -> float:
+        """The delay before the next replica is asked."""
+        return self._wait_seconds
+
+    def answered(self, seconds: float) -> None:
+        """An answer took ``seconds``."""
+        self._answers.append(seconds)
+        self._until_renewed -= 1
+        if self._until_renewed == 0:
+            self._until_renewed = RENEWED_AFTER
+            slow = sorted(self._answers)[len(self._answers) * 95 // 100]
+            self._wait_seconds = min(max(slow, self._min_seconds), self._max_seconds)

@@ -1,7 +1,7 @@
 """Sends read requests to the replicas of an entry: one after another, and to the next one early if one is slow.
 
 Over all reads of a handle it tracks which bookie served last, which failed recently, and how long answers take. The
-decisions are in ``machine`` and ``speculation``.
+decisions are in ``machine``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from tallybook.runtime.concurrency.hedging import hedged
 from ..connection.port import BookieConnection
 from ..ports import Connections
 from ..recovery_counters import RecoveryCounters
-from .machine import ReadAttempt, RecentFailures, replica_order
-from .speculation import SpeculationPolicy
+from .machine import ReadAttempt, RecentFailures, SpeculationPolicy, replica_order
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.client.reader.speculation import MAX_WAIT_SECONDS
+from tallybook.client.reader.machine import MAX_WAIT_SECONDS
 from tallybook.core.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, RequestTimeout
 from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.client.budget import ByteBudget
-from tallybook.client.reader.machine import ReadAttempt, RecentFailures, replica_order
-from tallybook.client.reader.speculation import MAX_WAIT_SECONDS, RENEWED_AFTER, SpeculationPolicy
+from tallybook.client.reader.machine import (
+    MAX_WAIT_SECONDS,
+    RENEWED_AFTER,
+    ReadAttempt,
+    RecentFailures,
+    SpeculationPolicy,
+    replica_order,
+)
 from tallybook.client.writer.appends.appends import Accumulator, AppendGroup
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import (

@@ -79,7 +79,7 @@ EXCUSED = {
     "bookie/ledgers/verified_copies.py:VerifiedCopies._of": "100,000 ranges of ledgers in doubt",
     "gateway/console/ledger_index.py:LedgerIndex._rows": "the ledgers of one census, at most MAX_INDEXED",
     "stream/records/compression.py:_pyarrow": "one module, imported at the first compressed batch",
-    "client/reader/speculation.py:SpeculationPolicy._answers": "the last times of one reader",
+    "client/reader/machine.py:SpeculationPolicy._answers": "the last times of one reader",
     "client/recovery/driver.py:_RecoveryRun._events": "a few answers for each bookie of one recovery",
     "client/reader/entries.py:EntryGroups._batches": "batches of one answer, which ``read_bytes`` bounds",
     "client/connection/add_stream.py:AddStream._fronts": "128 pairs of numbers for each connection",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tallybook.client.reader.machine import ReadAttempt
+from tallybook.client.reader.machine import ReadAttempt, SpeculationPolicy
 from tallybook.client.reader.replicas import FAILURE_EXPIRY_S, ReplicaAnswer, Replicas
-from tallybook.client.reader.speculation import SpeculationPolicy
 from tallybook.core import errors
 from tallybook.core.errors import TallybookError
 from tallybook.stream.gaps import is_lost
