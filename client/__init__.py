@@ -15,7 +15,7 @@ from tallybook.metadata.ledger.model import DigestType, LedgerMetadata, LedgerSt
 from .client import Client
 from .ports import ClientWorld
 from .reader.handle import LedgerReader
-from .writer.appends.appends import PendingAppend
+from .writer.appends import PendingAppend
 from .writer.chosen_ids import ChosenIdsWriter
 from .writer.handle import LedgerWriter
 

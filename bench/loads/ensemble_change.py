@@ -29,7 +29,7 @@ from tallybook.cli.measure.pacing import Pacer
 from tallybook.client.client import Client
 from tallybook.client.environment import open_world
 from tallybook.client.ports import ClientWorld
-from tallybook.client.writer.appends.appends import AppendGroup
+from tallybook.client.writer.appends import AppendGroup
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import InvalidArgument, NotEnoughBookies, TallybookError, check
 from tallybook.core.settings import ClientSettings

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import typer
 
 from tallybook.client.client import Client
-from tallybook.client.writer.appends.appends import AppendGroup
+from tallybook.client.writer.appends import AppendGroup
 from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.rng import SeededRng
 

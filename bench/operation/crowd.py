@@ -21,7 +21,7 @@ import uvloop
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.client.writer.appends.appends import AppendGroup
+from tallybook.client.writer.appends import AppendGroup
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy, TallybookError
 from tallybook.core.limits import KIB, MIB

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from tallybook.client.client import Client
-from tallybook.client.writer.appends.appends import PendingAppend
+from tallybook.client.writer.appends import PendingAppend
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy, PeerError
 from tallybook.runtime.clock import Clock

@@ -22,7 +22,7 @@ from itertools import cycle, islice
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.client.writer.appends.appends import AppendGroup
+from tallybook.client.writer.appends import AppendGroup
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy, InvalidArgument, TallybookError
 from tallybook.core.limits import MAX_ENTRY_BYTES

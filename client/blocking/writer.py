@@ -17,7 +17,7 @@ from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from ..budget import ByteBudget
 from ..writer import chosen_ids, handle
-from ..writer.appends.appends import PendingAppend as LoopAppend
+from ..writer.appends import PendingAppend as LoopAppend
 from .thread_handoff import AppendHandOff, AppendingHandle, AppendRoute, ThreadAppend
 
 W = TypeVar("W", bound=AppendingHandle)

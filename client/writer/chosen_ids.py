@@ -21,7 +21,7 @@ from tallybook.core.ids import check_new_entry_id
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.concurrency.handle_lifetime import close_or_abandon
 
-from .appends.appends import Appends, PendingAppend
+from .appends import Appends, PendingAppend
 
 if TYPE_CHECKING:
     from .handle import LedgerWriter

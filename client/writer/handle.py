@@ -36,13 +36,13 @@ from ..budget import ByteBudget
 from ..placement.replacement import ReplacementFinder
 from ..ports import Transition, UpdateLedger
 from ..recovery_counters import RecoveryCounters
-from .appends.appends import Appends, PendingAppend
-from .appends.traced import TracedAppends
+from .appends import Appends, PendingAppend
 from .chosen_ids import ChosenIdsWriter
 from .driver import WriterDriver
 from .machine import WriterMachine
 from .policy import WriterPolicy
 from .shared import SharedWriterServices
+from .traced_appends import TracedAppends
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from tallybook.client.writer.appends.appends import PendingAppend
+from tallybook.client.writer.appends import PendingAppend
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.access import Permission
 from tallybook.core.errors import (

@@ -29,9 +29,9 @@ from tallybook.client.reader import entries
 from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery import window as recovery_window
 from tallybook.client.recovery.machine import RecoveryMachine
+from tallybook.client.writer import appends
 from tallybook.client.writer import driver as writer_driver
 from tallybook.client.writer.actions import ChangeEnsemble
-from tallybook.client.writer.appends import appends
 from tallybook.client.writer.batch_limits import BatchLimits
 from tallybook.client.writer.ensemble_change import EnsembleChanger
 from tallybook.client.writer.machine import WriterMachine

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from tallybook.bench.loads.payloads import MIN_BYTES, payload_of
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.client.writer.appends.appends import PendingAppend
+from tallybook.client.writer.appends import PendingAppend
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy, Outcome, PeerError, TallybookError, is_defect
 from tallybook.core.limits import MIB

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallybook.client.budget import ByteBudget
-from tallybook.client.writer.appends.appends import SharedOutcome
+from tallybook.client.writer.appends import SharedOutcome
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Final
 
-from tallybook.client.writer.appends.appends import SharedOutcome
+from tallybook.client.writer.appends import SharedOutcome
 from tallybook.core.errors import Outcome, TallybookError
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tallybook.cli.measure.adds import AddPlan, measure_adds
-from tallybook.client.writer.appends.appends import AppendGroup
+from tallybook.client.writer.appends import AppendGroup
 from tallybook.core.errors import Busy, InvalidArgument, LedgerFenced
 
 

@@ -18,7 +18,7 @@ from tallybook.client.reader.machine import (
     SpeculationPolicy,
     replica_order,
 )
-from tallybook.client.writer.appends.appends import Accumulator, AppendGroup
+from tallybook.client.writer.appends import Accumulator, AppendGroup
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import (
     BookieUnavailable,

@@ -28,9 +28,9 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 
-from ...budget import ByteBudget
-from ...recovery_counters import RecoveryCounters
-from ..machine import WriterMachine
+from ..budget import ByteBudget
+from ..recovery_counters import RecoveryCounters
+from .machine import WriterMachine
 
 
 class SharedOutcome:
