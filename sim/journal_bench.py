@@ -4,8 +4,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from tallybook.bookie.journal.format import BatchRecord, Record
 from tallybook.bookie.journal.journal import Journal, RecoveredJournal
-from tallybook.bookie.journal.records import BatchRecord, Record
 from tallybook.core.errors import check
 from tallybook.core.limits import KIB, MIB
 from tallybook.core.settings import JournalSettings

@@ -12,7 +12,7 @@ from tallybook.bookie.directories import cookie, limbo
 from tallybook.bookie.directories import layout as directories
 from tallybook.bookie.directories import storage_directories as places
 from tallybook.bookie.journal import format as journal_format
-from tallybook.bookie.journal import records, superblock
+from tallybook.bookie.journal import superblock
 from tallybook.bookie.ledgers import state as ledger_state
 from tallybook.bookie.scrub import scrubber as scrub
 from tallybook.bookie.storage.entry_log import format as entry_log_format
@@ -39,7 +39,7 @@ FORMATS = {
     "batch": batch.VERSION,
     "superblock of a journal": superblock.VERSION,
     "segment and block of a journal": journal_format.VERSION,
-    "record of a journal": records.NEWEST_KIND,
+    "record of a journal": journal_format.NEWEST_KIND,
     "entry log": entry_log_format.VERSION,
     "lengths of entry logs": entry_log_lengths._VERSION,
     "row and state in the index": index_format.VERSION,

@@ -18,16 +18,21 @@ from tallybook.core.errors import InvalidArgument, InvalidBatch, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk.port import Disk
 
-from .format import BLOCK_HEADER_BYTES, BlockHeader, JournalMark, SegmentHeader, body_is_intact, decode_block_header
-from .records import (
+from .format import (
+    BLOCK_HEADER_BYTES,
     BatchRecord,
+    BlockHeader,
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    JournalMark,
     LedgerIdentityRecord,
     LedgerKeyRecord,
     MalformedRecord,
     Record,
+    SegmentHeader,
+    body_is_intact,
+    decode_block_header,
     decode_records,
 )
 from .replay import FileWindow, look_at, read_blocks, survey

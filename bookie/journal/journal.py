@@ -35,10 +35,9 @@ from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .format import INSTANCE_BYTES, JournalMark, RingGeometry
+from .format import INSTANCE_BYTES, JournalMark, Record, RingGeometry, encode_record
 from .group_commit import Commit, GroupCommit, OnDurable
 from .keeper import SegmentKeeper
-from .records import Record, encode_record
 from .replay import read_records, survey
 from .segments import SegmentFiles, segment_file_names
 from .space import RingSpace, charge_bytes

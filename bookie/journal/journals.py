@@ -26,9 +26,8 @@ from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .format import JournalMark
+from .format import JournalMark, Record
 from .journal import Journal, RecoveredJournal
-from .records import Record
 from .torn_tail import JournalDamage
 
 JournalMarks = tuple[JournalMark, ...]

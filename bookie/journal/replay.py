@@ -17,13 +17,16 @@ from tallybook.runtime.disk.port import Disk, DiskFile
 from .format import (
     BLOCK_HEADER_BYTES,
     BlockHeader,
+    MalformedRecord,
+    Record,
     SegmentHeader,
     body_is_intact,
     decode_block_header,
+    decode_records,
     decode_segment_header,
     newer_block,
+    record_spans,
 )
-from .records import MalformedRecord, Record, decode_records, record_spans
 from .superblock import Superblock
 from .torn_tail import BlockRange, Chain, DamageKind, ScanFindings
 

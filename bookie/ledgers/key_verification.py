@@ -17,7 +17,7 @@ from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import KEY_BYTES
 from tallybook.metadata.store import MetadataStore
 
-from ..journal.records import LedgerIdentityRecord, LedgerKeyRecord
+from ..journal.format import LedgerIdentityRecord, LedgerKeyRecord
 from .state import Ledger
 
 

@@ -13,7 +13,7 @@ from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, EntryUnknown, NoSuchLedger
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
-from ..journal.records import ExplicitLacRecord
+from ..journal.format import ExplicitLacRecord
 from ..ledgers.key_verification import KeyVerification, introducing_record
 from ..ledgers.state import Ledger
 from ..ledgers.table import LedgerTable

@@ -13,7 +13,7 @@ from typing import assert_never
 from tallybook.core.batch import decode_header
 from tallybook.core.coverage import sometimes
 
-from ..journal.records import (
+from ..journal.format import (
     BatchRecord,
     DeleteRecord,
     ExplicitLacRecord,

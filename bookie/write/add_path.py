@@ -49,7 +49,7 @@ from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.port import current_span
 
-from ..journal.records import BatchRecord
+from ..journal.format import BatchRecord
 from ..ledgers.key_verification import KeyVerification, introducing_record
 from ..ledgers.state import Ledger
 from ..ledgers.table import LedgerTable

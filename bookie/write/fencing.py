@@ -12,7 +12,7 @@ from tallybook.core.answers import FenceAnswer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import Busy, EntryUnknown, NoSuchLedger
 
-from ..journal.records import DeleteRecord, FenceRecord
+from ..journal.format import DeleteRecord, FenceRecord
 from ..ledgers.key_verification import KeyVerification, introducing_record, verifier_to_record
 from ..ledgers.state import Ledger
 from ..ledgers.table import LedgerTable

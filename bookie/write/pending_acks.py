@@ -23,9 +23,9 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
+from ..journal.format import Record
 from ..journal.group_commit import Commit
 from ..journal.journals import journal_of
-from ..journal.records import Record
 from ..ledgers.state import Ledger
 from ..port import AddCallback
 from .admission import Admission

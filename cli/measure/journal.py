@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tallybook.bookie.journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
+from tallybook.bookie.journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES, BatchRecord
 from tallybook.bookie.journal.journal import Journal
-from tallybook.bookie.journal.records import BatchRecord
 from tallybook.core.errors import DiskFailed, InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES, MAX_COMMIT_BYTES, MIB
 from tallybook.core.settings import JournalSettings

@@ -13,19 +13,19 @@ from collections.abc import Callable
 import pytest
 
 from tallybook.bookie.journal import replay, superblock_file
-from tallybook.bookie.journal.format import JournalMark
-from tallybook.bookie.journal.group_commit import GroupCommit, Queued
-from tallybook.bookie.journal.journal import Journal, RecoveredJournal
-from tallybook.bookie.journal.keeper import SegmentKeeper
-from tallybook.bookie.journal.records import (
+from tallybook.bookie.journal.format import (
     BatchRecord,
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    JournalMark,
     LedgerIdentityRecord,
     LedgerKeyRecord,
     Record,
 )
+from tallybook.bookie.journal.group_commit import GroupCommit, Queued
+from tallybook.bookie.journal.journal import Journal, RecoveredJournal
+from tallybook.bookie.journal.keeper import SegmentKeeper
 from tallybook.core.limits import KIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng

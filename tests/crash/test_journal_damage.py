@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.bookie.journal.format import BLOCK_HEADER_BYTES, decode_block_header
-from tallybook.bookie.journal.journal import Journal, RecoveredJournal
-from tallybook.bookie.journal.records import (
+from tallybook.bookie.journal.format import (
+    BLOCK_HEADER_BYTES,
     BatchRecord,
     DeleteRecord,
     ExplicitLacRecord,
@@ -24,8 +23,10 @@ from tallybook.bookie.journal.records import (
     LedgerIdentityRecord,
     LedgerKeyRecord,
     Record,
+    decode_block_header,
     decode_records,
 )
+from tallybook.bookie.journal.journal import Journal, RecoveredJournal
 from tallybook.bookie.journal.superblock import SLOT_BYTES, SUPERBLOCK_BYTES
 from tallybook.bookie.journal.torn_tail import DamageKind, JournalDamage
 from tallybook.core.errors import DamagedFile, DiskFailed

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tallybook.bookie.journal.format import BatchRecord
 from tallybook.bookie.journal.journal import Journal
-from tallybook.bookie.journal.records import BatchRecord
 from tallybook.core.limits import KIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.clock import RealClock

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from tallybook.bench.equipment.bookies import metadata_in
 from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
-from tallybook.bookie.journal import records
+from tallybook.bookie.journal import format as journal_format
 from tallybook.bookie.journal.inspect import inspect_journal, live_blocks
 from tallybook.bookie.ledgers import state as ledger_state
 from tallybook.bookie.storage.index.rocksdb import RocksIndex
@@ -363,7 +363,9 @@ HELD: dict[str, Callable[[Left], object]] = {
 VERSION_AT = 4
 """The offset of the version in the state of a ledger."""
 
-KINDS = {name.removeprefix("KIND_").lower().replace("_", " ") for name in vars(records) if name.startswith("KIND_")}
+KINDS = {
+    name.removeprefix("KIND_").lower().replace("_", " ") for name in vars(journal_format) if name.startswith("KIND_")
+}
 
 OF_OLD_CLIENTS = {"ledger key"}
 """Written for ledgers without an identity, which clients of this version give to every ledger."""

@@ -67,7 +67,7 @@ def test_every_test_that_the_page_names_is_there_and_each_line_has_one() -> None
 
 
 def test_every_kind_of_journal_record_is_in_the_table() -> None:
-    text = (ROOT / "bookie" / "journal" / "records.py").read_text("utf-8")
+    text = (ROOT / "bookie" / "journal" / "format.py").read_text("utf-8")
     kinds = set(re.findall(r"^KIND_(\w+): Final", text, re.MULTILINE))
     assert kinds
     assert kinds <= set(re.findall(r"[A-Z_]+", " ".join(PAGE.rows())))

@@ -8,28 +8,26 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
+    BatchRecord,
+    DeleteRecord,
+    ExplicitLacRecord,
+    FenceRecord,
     JournalMark,
+    LedgerIdentityRecord,
+    LedgerKeyRecord,
+    MalformedRecord,
+    Record,
     RingGeometry,
     SegmentHeader,
     add_to_crc,
     aligned,
     body_is_intact,
     decode_block_header,
+    decode_records,
     decode_segment_header,
+    encode_record,
     encode_segment_header,
     put_block_header,
-)
-from tallybook.bookie.journal.records import (
-    BatchRecord,
-    DeleteRecord,
-    ExplicitLacRecord,
-    FenceRecord,
-    LedgerIdentityRecord,
-    LedgerKeyRecord,
-    MalformedRecord,
-    Record,
-    decode_records,
-    encode_record,
     record_spans,
 )
 from tallybook.bookie.journal.superblock import (

@@ -3,9 +3,8 @@
 import asyncio
 from collections import deque
 
-from tallybook.bookie.journal.format import JournalMark
+from tallybook.bookie.journal.format import BatchRecord, JournalMark, encode_record
 from tallybook.bookie.journal.group_commit import Commit, GroupCommit, ReadySegment
-from tallybook.bookie.journal.records import BatchRecord, encode_record
 from tallybook.core.limits import KIB
 from tallybook.sim.deterministic import SimDisk
 

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.journal.inspect import BlockView, RecordView, every_block, inspect_journal, live_blocks
-from tallybook.bookie.journal.journal import Journal
-from tallybook.bookie.journal.records import (
+from tallybook.bookie.journal.format import (
     BatchRecord,
     DeleteRecord,
     ExplicitLacRecord,
@@ -15,6 +13,8 @@ from tallybook.bookie.journal.records import (
     LedgerKeyRecord,
     Record,
 )
+from tallybook.bookie.journal.inspect import BlockView, RecordView, every_block, inspect_journal, live_blocks
+from tallybook.bookie.journal.journal import Journal
 from tallybook.bookie.journal.torn_tail import DamageKind, JournalDamage
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import DamagedFile, InvalidArgument

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
+    BatchRecord,
     JournalMark,
     aligned,
     body_is_intact,
     decode_block_header,
+    decode_records,
+    encode_record,
     put_block_header,
 )
 from tallybook.bookie.journal.group_commit import OpenBlock, Queued
-from tallybook.bookie.journal.records import BatchRecord, decode_records, encode_record
 from tallybook.core.limits import BLOCK_BYTES
 
 BUFFER_BYTES = 4 * BLOCK_BYTES

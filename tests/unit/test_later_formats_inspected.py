@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from tallybook.bookie.journal import records as journal_records
+from tallybook.bookie.journal import format as journal_format
 from tallybook.bookie.journal import superblock
+from tallybook.bookie.journal.format import BatchRecord, DeleteRecord
 from tallybook.bookie.journal.inspect import every_block, inspect_journal
-from tallybook.bookie.journal.records import BatchRecord, DeleteRecord
 from tallybook.bookie.storage.entry_log import format as entry_log_format
 from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
 from tallybook.bookie.storage.entry_log.format import log_name
@@ -138,7 +138,7 @@ async def test_a_record_of_a_later_kind_in_an_old_block_is_no_damage_of_the_bloc
 ) -> None:
     await write(disk, [DeleteRecord(1)])
     view = await inspect_journal(disk, "/journal")
-    monkeypatch.setattr(journal_records, "NEWEST_KIND", journal_records.KIND_DELETE - 1)
+    monkeypatch.setattr(journal_format, "NEWEST_KIND", journal_format.KIND_DELETE - 1)
     [block] = [block async for block in every_block(disk, view)]
     assert (block.problem, block.records) == ("", ())
     assert NEEDED in block.later_format

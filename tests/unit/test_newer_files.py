@@ -8,7 +8,7 @@ from tallybook.bookie.directories import cookie, limbo
 from tallybook.bookie.directories import layout as directories
 from tallybook.bookie.directories import storage_directories as places
 from tallybook.bookie.journal import format as journal_format
-from tallybook.bookie.journal import records, superblock
+from tallybook.bookie.journal import superblock
 from tallybook.bookie.ledgers import state as ledger_state
 from tallybook.bookie.scrub import scrubber as scrub
 from tallybook.bookie.storage.entry_log import format as entry_log_format
@@ -29,10 +29,10 @@ ELSEWHERE = "/disk2/ledgers"
 
 def newer_record_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are written as records of a kind that is to come, which their maker can read."""
-    to_come = records.NEWEST_KIND + 1
-    monkeypatch.setattr(records, "KIND_BATCH", to_come)
-    monkeypatch.setattr(records, "NEWEST_KIND", to_come)
-    monkeypatch.setitem(records._BODY_BYTES, to_come, 0)
+    to_come = journal_format.NEWEST_KIND + 1
+    monkeypatch.setattr(journal_format, "KIND_BATCH", to_come)
+    monkeypatch.setattr(journal_format, "NEWEST_KIND", to_come)
+    monkeypatch.setitem(journal_format._BODY_BYTES, to_come, 0)
 
 
 CONSTANTS = {

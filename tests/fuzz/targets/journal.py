@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tallybook.bookie.journal import format as fmt
-from tallybook.bookie.journal.inspect import JournalView, SegmentView, every_block
-from tallybook.bookie.journal.records import (
+from tallybook.bookie.journal.format import (
     BatchRecord,
     DeleteRecord,
     ExplicitLacRecord,
@@ -18,6 +17,7 @@ from tallybook.bookie.journal.records import (
     decode_records,
     encode_record,
 )
+from tallybook.bookie.journal.inspect import JournalView, SegmentView, every_block
 from tallybook.bookie.journal.replay import read_records, survey
 from tallybook.bookie.journal.superblock import Superblock, decode_slot, encode_slot, newest, next_versions
 from tallybook.core.batch import encode_batch
@@ -124,9 +124,9 @@ def some_blocks() -> Iterator[bytes]:
 @TARGET.decoder(
     "bookie/journal/format.py:decode_block_header",
     "bookie/journal/format.py:newer_block",
-    "bookie/journal/records.py:record_spans",
-    "bookie/journal/records.py:decode_records",
-    "bookie/journal/records.py:_decode",
+    "bookie/journal/format.py:record_spans",
+    "bookie/journal/format.py:decode_records",
+    "bookie/journal/format.py:_decode_record",
     seeds=some_blocks,
 )
 def block(data: bytes) -> None:
