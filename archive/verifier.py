@@ -34,7 +34,7 @@ from tallybook.metadata.ledger.archived import IndexPart
 from .format.batch_rows import BatchAttributes
 from .format.index_codec import Directory, Run
 from .format.index_tables import BatchTable, PageTable
-from .format.page_header import IncompleteHeader, parse_page_header
+from .format.page_scan import IncompleteHeader, parse_page_header
 from .format.row_groups import check_footer_keys, decode_row_group, extent_of
 from .format.schema import PAYLOAD_COLUMN, SORTING_COLUMNS
 

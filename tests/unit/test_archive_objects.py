@@ -23,7 +23,7 @@ from tallybook.archive.format.index_codec import (
     read_directory,
     read_pages,
 )
-from tallybook.archive.format.page_header import IncompleteHeader, parse_page_header
+from tallybook.archive.format.page_scan import IncompleteHeader, parse_page_header
 from tallybook.archive.format.row_groups import check_footer_keys, decode_row_group, read_footer
 from tallybook.archive.format.schema import SCHEMA, object_key
 from tallybook.archive.verifier import ObjectVerifier, VerifiedLedger

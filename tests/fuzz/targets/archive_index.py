@@ -22,8 +22,7 @@ from tallybook.archive.format.index_codec import (
     read_pages,
 )
 from tallybook.archive.format.index_tables import PageTable
-from tallybook.archive.format.page_header import MAX_HEADER_BYTES, IncompleteHeader, parse_page_header
-from tallybook.archive.format.page_scan import Page, PageScan
+from tallybook.archive.format.page_scan import MAX_HEADER_BYTES, IncompleteHeader, Page, PageScan, parse_page_header
 from tallybook.archive.reader import _decoded, _run_of
 from tallybook.core.errors import DamagedFile, EntryAbsent, InvalidBatch, InvariantViolation
 from tallybook.metadata.ledger.archived import IndexPart
@@ -149,10 +148,10 @@ def some_page_headers() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "archive/format/page_header.py:parse_page_header",
-    "archive/format/page_header.py:_read",
-    "archive/format/page_header.py:_unsigned",
-    "archive/format/page_header.py:_signed",
+    "archive/format/page_scan.py:parse_page_header",
+    "archive/format/page_scan.py:_parse_struct",
+    "archive/format/page_scan.py:_unsigned",
+    "archive/format/page_scan.py:_signed",
     "archive/format/page_scan.py:PageScan.feed",
     "archive/format/page_scan.py:PageScan._begin",
     seeds=some_page_headers,
