@@ -67,7 +67,7 @@ SHOWN = {
 
 EXCUSED = {
     "archive/encoder.py:ObjectEncoder._full": "two row groups of the one object that is packed",
-    "archive/objects/multipart_upload.py:MultipartUpload._sending": "a few parts of an upload; requests are metered",
+    "archive/objects/cloud/s3_writes.py:MultipartUpload._sending": "a few parts of an upload; requests are metered",
     "archive/object_writer.py:write_object.encode.chunks": "what the encoder gave at once, of one object",
     "archive/object_writer.py:write_object": "the end of one object",
     "bookie/rpc/attached_ledgers.py:AttachedLedgers._lost": "attachments that may come back within a minute",

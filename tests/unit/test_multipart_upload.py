@@ -1,12 +1,12 @@
-"""``archive/objects/multipart_upload.py``: part sizes, parts in flight, and cleanup after failures."""
+"""``archive/objects/cloud/s3_writes.py``: part sizes, parts in flight, and cleanup after failures."""
 
 import asyncio
 from contextlib import nullcontext
 
 import pytest
 
-from tallybook.archive.objects import multipart_upload as parted_upload
-from tallybook.archive.objects.multipart_upload import IN_FLIGHT_BYTES, MAX_PARTS, MultipartUpload, part_bytes
+from tallybook.archive.objects.cloud import s3_writes
+from tallybook.archive.objects.cloud.s3_writes import IN_FLIGHT_BYTES, MAX_PARTS, MultipartUpload, part_bytes
 from tallybook.core.errors import ArchiveUnavailable, TallybookError
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import run_seed
@@ -91,8 +91,8 @@ def test_an_object_of_one_part_is_put_whole():
 
 
 def test_parts_are_cut_wherever_the_writes_end(monkeypatch):
-    monkeypatch.setattr(parted_upload, "FIRST_PART_BYTES", 10)
-    monkeypatch.setattr(parted_upload, "GROWS_EVERY", 2)
+    monkeypatch.setattr(s3_writes, "FIRST_PART_BYTES", 10)
+    monkeypatch.setattr(s3_writes, "GROWS_EVERY", 2)
     data = bytes(range(256)) * 2
 
     async def scene(world, parts, upload):
@@ -118,7 +118,7 @@ def test_writes_wait_while_much_is_under_way():
 
 
 def test_parts_larger_than_the_limit_are_sent_two_at_a_time(monkeypatch):
-    monkeypatch.setattr(parted_upload, "IN_FLIGHT_BYTES", 10)
+    monkeypatch.setattr(s3_writes, "IN_FLIGHT_BYTES", 10)
 
     async def scene(world, parts, upload):
         for _ in range(4):
