@@ -1,4 +1,4 @@
-"""RocksDB, through ``rocksdict``, blocking. Only this file and rocksdb_options.py use either.
+"""RocksDB, through ``rocksdict``, blocking. Only this file uses either.
 
 Measured properties of the binding that shape this file:
 
@@ -39,7 +39,7 @@ import rocksdict
 
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.core.limits import KIB
+from tallybook.core.limits import KIB, MIB
 
 from ..location import IndexRow
 from .damaged_scan import SortedRowsSurvey
@@ -56,7 +56,6 @@ from .format import (
     state_key,
 )
 from .port import CacheBytes, WriteBatch
-from .rocksdb_options import index_options
 from .rocksdb_stats import TableFigures, before_write, figures_of
 from .survey import LedgerSurvey, RangeSurvey, RowKey
 
@@ -65,6 +64,11 @@ STATES: Final = "states"
 _CLOSE_SECONDS: Final = 30.0
 _REOPEN_SECONDS: Final = 5.0
 """Searches fail during the wait for those in flight."""
+
+_LARGEST_WRITE_BUFFER_BYTES: Final = 8 * MIB
+_SMALLEST_WRITE_BUFFER_BYTES: Final = MIB
+"""A write buffer is a quarter of the cache, within these limits: a small index cache limits all memory, and a larger
+buffer than needed makes a start replay more."""
 
 
 class WrittenBatch(NamedTuple):
@@ -94,7 +98,7 @@ class RocksDatabase:
         self._read_options.set_background_purge_on_iterator_cleanup(True)
 
     def _open(self, *, create: bool) -> None:
-        options = index_options(self._cache, self._cache_bytes, create=create)
+        options = _index_options(self._cache, self._cache_bytes, create=create)
         try:
             self._rows = rocksdict.Rdict(self._path, options, {"default": options, STATES: options})
             self._states = self._rows.get_column_family(STATES)
@@ -443,3 +447,37 @@ def _rocksdb_error(error: Exception, doing: str) -> DamagedFile | DiskFailed | D
     if text.startswith("IO error") and "No such file" not in text:
         return DiskFailed(f"{doing}: {text}")
     return DamagedFile(f"{doing}: {text}")
+
+
+def _index_options(cache: rocksdict.Cache, cache_bytes: int, *, create: bool) -> rocksdict.Options:
+    """The options of both tables, which share ``cache``, of ``cache_bytes``.
+
+    Args:
+        create: create the database if there is none.
+    """
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    # Otherwise index blocks live outside the cache, without a limit.
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = rocksdict.Options(raw_mode=True)
+    options.set_block_based_table_factory(blocks)
+    options.create_if_missing(create)
+    options.create_missing_column_families(create)
+    buffer_bytes = min(max(cache_bytes // 4, _SMALLEST_WRITE_BUFFER_BYTES), _LARGEST_WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(buffer_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_max_total_wal_size(8 * buffer_bytes)
+    options.set_max_open_files(256)
+    # RocksDB would throttle a write while it holds the GIL; rows are too few for compaction to fall behind.
+    options.set_level_zero_slowdown_writes_trigger(100)
+    options.set_level_zero_stop_writes_trigger(200)
+    options.set_avoid_unnecessary_blocking_io(True)
+    options.set_bytes_per_sync(MIB)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    # A crash leaves a torn end; durable_mark.py tells it from damage.
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
+    return options
