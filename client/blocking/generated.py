@@ -12,7 +12,7 @@ from typing import Self
 from tallybook.client.blocking.client import ClientBase
 from tallybook.client.blocking.reader import LedgerReaderBase
 from tallybook.client.blocking.writer import ChosenIdsWriterBase, LedgerWriterBase, PendingAppend
-from tallybook.client.reader.entries import Sealed
+from tallybook.client.reader.fetcher import Sealed
 from tallybook.core.batch import BatchHeader, Buffer, Entry
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata

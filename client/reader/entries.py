@@ -1,46 +1,14 @@
-"""Verifies batches from bookies, and iterates over their entries, one at a time or batch by batch."""
+"""Iterates over the entries of fetched batches, one at a time or batch by batch."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self
 
-from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
-from tallybook.core.errors import InvalidBatch, NewerFormat
+from tallybook.core.batch import BatchHeader, Buffer, Entry, entries
 from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
 
-Sealed: TypeAlias = list[tuple[BatchHeader, Buffer]]
-"""Consecutive verified batches with their headers."""
-
-
-def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> Sealed:
-    """Verify the batches of a bookie's answer; good batches before a bad one are kept.
-
-    Raises:
-        InvalidBatch: the first batch is damaged, or does not contain the requested entry.
-        NewerFormat: the first batch has a format of a later version.
-    """
-    found: Sealed = []
-    expected = first
-    for batch in batches:
-        try:
-            header = verify_batch(batch, digest_key)
-            # The first batch must contain ``first``; later ones must follow without a gap.
-            starts = header.first_entry_id == expected if found else header.first_entry_id <= first
-            if header.ledger_id != ledger_id or not starts or header.last_entry_id < expected:
-                raise InvalidBatch(
-                    f"ledger {ledger_id}: batch from {header.first_entry_id} is not the one at {expected}"
-                )
-        except (InvalidBatch, NewerFormat):
-            if not found:
-                raise
-            break
-        found.append((header, batch))
-        expected = header.last_entry_id + 1
-    if not found:
-        raise InvalidBatch(f"ledger {ledger_id}: an empty answer for entry {first}")
-    return found
+from .fetcher import Sealed
 
 
 class FetchedBatches(NamedTuple):

@@ -7,10 +7,10 @@ stay with the bookie that served last, because its caches are warm, until it fai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from tallybook.core.batch import Buffer, Entry, entries
+from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     ArchiveKeyMissing,
@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     EntryAbsent,
     EntryCorrupt,
     InvalidBatch,
+    NewerFormat,
     ObjectDamaged,
     ObjectMissing,
     PeerError,
@@ -36,12 +37,14 @@ from tallybook.runtime.tracing.port import begin
 from ..connection.port import BookieConnection
 from ..ports import LedgerArchive
 from .context import ReaderContext
-from .entries import Sealed, verified
 from .machine import ReadAttempt, SpeculationPolicy
 from .replicas import Replicas
 from .view import LedgerView
 
 T = TypeVar("T")
+
+Sealed: TypeAlias = list[tuple[BatchHeader, Buffer]]
+"""Consecutive verified batches with their headers."""
 
 MAX_METADATA_RETRIES: Final = 3
 """Archive objects that are tried for one read. Archive compaction moves a ledger once in hours."""
@@ -109,7 +112,7 @@ class EntryFetcher:
         return await self._traced(entry_id, self._from_either(entry_id, ask, unpack))
 
     def verified(self, first: int, batches: tuple[Buffer, ...]) -> Sealed:
-        """Verify the batches of an answer; see ``entries.verified``."""
+        """Verify the batches of an answer; see ``verified``."""
         return verified(self._ledger_id, first, batches, self._digest_key)
 
     async def _traced(self, entry_id: int, reading: Awaitable[T]) -> T:
@@ -195,6 +198,35 @@ class EntryFetcher:
             # A bookie may still have entries past the end.
             raise EntryAbsent(f"ledger {self._ledger_id} ends at entry {metadata.last_entry_id}, before {entry_id}")
         return self._replicas.attempt(metadata, entry_id, confirmed=entry_id <= self._view.lac)
+
+
+def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> Sealed:
+    """Verify the batches of a bookie's answer; good batches before a bad one are kept.
+
+    Raises:
+        InvalidBatch: the first batch is damaged, or does not contain the requested entry.
+        NewerFormat: the first batch has a format of a later version.
+    """
+    found: Sealed = []
+    expected = first
+    for batch in batches:
+        try:
+            header = verify_batch(batch, digest_key)
+            # The first batch must contain ``first``; later ones must follow without a gap.
+            starts = header.first_entry_id == expected if found else header.first_entry_id <= first
+            if header.ledger_id != ledger_id or not starts or header.last_entry_id < expected:
+                raise InvalidBatch(
+                    f"ledger {ledger_id}: batch from {header.first_entry_id} is not the one at {expected}"
+                )
+        except (InvalidBatch, NewerFormat):
+            if not found:
+                raise
+            break
+        found.append((header, batch))
+        expected = header.last_entry_id + 1
+    if not found:
+        raise InvalidBatch(f"ledger {ledger_id}: an empty answer for entry {first}")
+    return found
 
 
 class LedgerReadAhead:

@@ -11,8 +11,8 @@ from tallybook.core.errors import InvalidBatch, MetadataUnavailable, NewerFormat
 from tallybook.core.ids import check_entry_id
 
 from .context import ReaderContext
-from .entries import FetchedBatches, Sealed
-from .fetcher import EntryFetcher
+from .entries import FetchedBatches
+from .fetcher import EntryFetcher, Sealed
 from .lac import TailPolls
 from .view import LedgerView
 

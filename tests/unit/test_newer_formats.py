@@ -32,7 +32,7 @@ from tallybook.bookie.storage.index import durable_mark as index_mark
 from tallybook.bookie.storage.index import format as index_format
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.cli.local.launcher import read_run_file
-from tallybook.client.reader.entries import verified
+from tallybook.client.reader.fetcher import verified
 from tallybook.core import batch
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import encode_batch, verify_batch
