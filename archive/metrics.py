@@ -8,7 +8,7 @@ from typing import Final
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind, meter_metrics
 from tallybook.runtime.metrics.usage import Reading
 
-from .objects.retry_policy import RetryPolicy
+from .objects.retries import RetryPolicy
 
 _C: Final = MetricKind.COUNTER
 _G: Final = MetricKind.GAUGE

@@ -22,7 +22,7 @@ from tallybook.archive.encoder import EncoderOptions
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.object_writer import Batches, LedgerSource, read_back, receipts, write_object
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.retry_policy import ByteRate
+from tallybook.archive.objects.retries import ByteRate
 from tallybook.client.client import Client
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (

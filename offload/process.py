@@ -10,7 +10,7 @@ from typing import Final
 from tallybook.archive.encryption_record import encrypted_since, keys_missing, record_encryption
 from tallybook.archive.objects.open import OpenedStore, open_store
 from tallybook.archive.objects.probe import check_answers
-from tallybook.archive.objects.retrying_store import StoreWithRetries
+from tallybook.archive.objects.retries import StoreWithRetries
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.archive.url_record import ensure_location, other_location, read_location
 from tallybook.client.client import Client

@@ -38,8 +38,7 @@ from .encryption.store import EncryptedStore
 from .keys import is_key
 from .memory import MemoryStore
 from .port import ObjectStore
-from .retry_policy import RetryPolicy, RetrySettings
-from .retrying_store import RetryingStore
+from .retries import RetryingStore, RetryPolicy, RetrySettings
 
 _HELP: Final = (
     "expected s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///path/of/directory "

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.retrying_store import StoreWithRetries
+from tallybook.archive.objects.retries import StoreWithRetries
 from tallybook.archive.reader import ArchiveReader
 from tallybook.cli.measure.latency import Latencies
 from tallybook.metadata.ledger.model import LedgerMetadata

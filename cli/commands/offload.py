@@ -34,7 +34,7 @@ from ..running import run
 from ..server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_log, settings_of
 
 if TYPE_CHECKING:
-    from tallybook.archive.objects.retrying_store import StoreWithRetries
+    from tallybook.archive.objects.retries import StoreWithRetries
     from tallybook.archive.stream_records import RecordsCopy
     from tallybook.offload.process import Archive
     from tallybook.offload.relocate import Relocation

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
-from tallybook.archive.objects.retry_policy import RetryPolicy, RetrySettings
-from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.objects.retries import RetryingStore, RetryPolicy, RetrySettings
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
 from tallybook.core.batch import Buffer

@@ -21,8 +21,7 @@ import grpc.aio
 import pytest
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.retry_policy import RetryPolicy, RetrySettings
-from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.objects.retries import RetryingStore, RetryPolicy, RetrySettings
 from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.bookie.rpc.service import METRICS as SERVICE_METRICS
 from tallybook.bookie.rpc.service import BookieService

@@ -10,7 +10,7 @@ import pytest
 from tallybook.archive.objects.credentials import AzureCredentials
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.port import ObjectStore, Upload
-from tallybook.archive.objects.retry_policy import RetrySettings
+from tallybook.archive.objects.retries import RetrySettings
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng

@@ -16,8 +16,7 @@ from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.retry_policy import RetryPolicy
-from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.objects.retries import RetryingStore, RetryPolicy
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
 from tallybook.core.errors import (

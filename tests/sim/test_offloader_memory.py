@@ -1,7 +1,6 @@
 """What an offloader keeps in memory of its work, and when it returns freed memory."""
 
-from tallybook.archive.objects.retry_policy import RetryPolicy
-from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.objects.retries import RetryingStore, RetryPolicy
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.retry_policy import RetryPolicy
-from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.objects.retries import RetryingStore, RetryPolicy
 from tallybook.archive.url_record import ensure_location, read_location
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client

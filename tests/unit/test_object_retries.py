@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.retry_policy import ByteRate, RequestRate, RetryPolicy, RetrySettings
-from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.objects.retries import ByteRate, RequestRate, RetryingStore, RetryPolicy, RetrySettings
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.tracing.port import whole
 from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, Script

@@ -15,7 +15,7 @@ import pytest
 from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
 from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.retry_policy import RetryPolicy
+from tallybook.archive.objects.retries import RetryPolicy
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.offload.metrics import OFFLOAD_METRICS, numbers

@@ -23,7 +23,7 @@ from tallybook.runtime.settings import variable
 from tallybook.runtime.tasks import Tasks
 
 from ..credentials import AzureCredentials
-from ..retry_policy import MIN_BYTES_PER_SECOND, RetryPolicy
+from ..retries import MIN_BYTES_PER_SECOND, RetryPolicy
 from .obstore_driver import REQUEST_SECONDS, ObstoreStore
 from .streamed_writes import PART_BYTES, StreamedWrites
 
@@ -38,7 +38,7 @@ LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1")
 FOREVER: Final = timedelta(days=1)
 CONNECT: Final = timedelta(seconds=5)
 ONCE: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)}
-"""Each request has a deadline of ours, and is retried by ``retry_policy.py``."""
+"""Each request has a deadline of ours, and is retried by ``retries.py``."""
 
 _PART_SECONDS: Final = REQUEST_SECONDS + PART_BYTES / MIN_BYTES_PER_SECOND
 _AGAIN: Final[RetryConfig] = {

@@ -9,7 +9,7 @@ the promises of the port, each measured with version 0.12:
 - files are renamed without a sync of the file or of its directory;
 - a delete is a bulk delete request, which not every gateway supports.
 
-So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``retry_policy.py`` retries.
+So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``retries.py`` retries.
 A range that extends past the end of an object gives a short answer, one that begins there an error. A second request
 tells whether a short answer means damage: only if the object really ends there.
 """
@@ -35,7 +35,7 @@ from tallybook.core.limits import KIB
 from ..error_mapping import failure, no_answer, no_identity
 from ..keys import check_key, check_prefix, check_range, is_key
 from ..port import ObjectInfo, UnfinishedUpload, Upload
-from ..retry_policy import MIN_BYTES_PER_SECOND
+from ..retries import MIN_BYTES_PER_SECOND
 
 T = TypeVar("T")
 

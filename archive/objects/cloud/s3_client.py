@@ -19,7 +19,7 @@ from tallybook.runtime.tasks import Workers
 
 from ..credentials import S3Credentials
 from ..error_mapping import failure, no_answer
-from ..retry_policy import MIN_BYTES_PER_SECOND
+from ..retries import MIN_BYTES_PER_SECOND
 from .obstore_driver import REQUEST_SECONDS
 
 if TYPE_CHECKING:

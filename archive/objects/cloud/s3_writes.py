@@ -19,7 +19,7 @@ from tallybook.runtime.tasks import Tasks
 
 from ..keys import is_key
 from ..port import UnfinishedUpload
-from ..retry_policy import RetryPolicy
+from ..retries import RetryPolicy
 from .s3_client import S3Client
 
 FIRST_PART_BYTES: Final = 8 * MIB

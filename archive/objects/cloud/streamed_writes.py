@@ -24,7 +24,7 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
 from ..port import UnfinishedUpload
-from ..retry_policy import RetryPolicy
+from ..retries import RetryPolicy
 from .obstore_driver import answer, look_for_bucket, translated
 from .streamed_upload import StreamedUpload, UploadAborted
 

@@ -32,7 +32,7 @@ from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.port import ObjectStore, UnfinishedUpload
-from tallybook.archive.objects.retry_policy import RetrySettings
+from tallybook.archive.objects.retries import RetrySettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.archive_keys import add_key

@@ -3,7 +3,7 @@
 import pytest
 
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.retry_policy import RetrySettings
+from tallybook.archive.objects.retries import RetrySettings
 from tallybook.core.errors import ArchiveDenied
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
