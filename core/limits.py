@@ -15,7 +15,7 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 SECTOR_BYTES: Final = 512
-"""The unit a device is believed to write atomically."""
+"""The unit of partial writes and of damage in simulations. Nothing relies on its being written atomically."""
 
 BLOCK_BYTES: Final = 4 * KIB
 """Alignment of direct writes: address, offset and size."""
@@ -61,7 +61,7 @@ MAX_COOKIE_BYTES: Final = 64 * KIB
 MAX_BOOKIE_ID_CHARS: Final = 128
 
 LEDGER_ID_BLOCK: Final = 64
-"""Ledger ids are allocated from the shared counter in blocks of this size."""
+"""Largest block of ledger ids that a client takes from the shared counter; its first block has one id."""
 
 KEY_BYTES: Final = 32
 """Length of the derived ledger key on the wire, and of its verifier in the metadata."""

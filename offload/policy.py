@@ -131,7 +131,10 @@ def compact(
 
 
 def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
-    """Archived ledgers whose copies at bookies have been kept long enough."""
+    """Archived ledgers whose copies at bookies have been kept long enough.
+
+    ``Offloader._release`` then permits the bookies to drop them; ``bookie/gc/plan.py`` does when a collector asks.
+    """
     if settings.keep_copies:
         return []
     return [

@@ -1,7 +1,8 @@
 """The auditor: finds under-replicated ledgers and ledgers of draining bookies, and publishes them as repair tasks.
 
 A pass asks all bookies for their status. If something is wrong, and from time to time anyway (``walk_times``), it walks
-over all ledgers and publishes those that need repair and are in no task yet. Reasons to repair a ledger:
+over all ledgers and publishes those that need repair and are in no task yet. ``needs`` decides whether a ledger needs
+repair, ``absences`` which bookies are lost, and ``ledger_walk`` counts. Reasons to repair a ledger:
 
 - a bookie is *lost*: away for longer than ``lost_after_s``. It is replaced;
 - a bookie is being drained: it is replaced at once, and serves as a source meanwhile;

@@ -3,7 +3,7 @@
 A drop is permanent, so the evidence must be certain. The dispositions that allow it:
 
 - *Released*: the metadata says that a verified copy of the whole ledger is in the archive, and that copies are not
-  needed any more. This is never revoked, so one answer suffices, even an old one.
+  needed any more (``offload/policy.py`` decides when). This is never revoked, so one answer suffices, even an old one.
 - *Unnamed*: the ledger is closed, and its metadata names other bookies for all of it: a repair has replaced this bookie
   while it was away. ``over_replicated.py`` decides when such copies may be dropped.
 - *Deleted*: the metadata does not have the ledger, and has a record of its deletion. The ledger is kept for a delay,
