@@ -39,7 +39,7 @@ class LedgerStore(Protocol):
 
     @property
     def incarnation(self) -> Incarnation:
-        """The current life: directory uuid and boot number."""
+        """The current incarnation: directory uuid and boot number."""
 
     @property
     def max_batch_bytes(self) -> int:

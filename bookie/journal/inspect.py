@@ -147,7 +147,7 @@ async def live_blocks(disk: Disk, view: JournalView) -> AsyncIterator[BlockView]
 
 
 async def every_block(disk: Disk, view: JournalView) -> AsyncIterator[BlockView]:
-    """Every block with a valid header that any life of this journal left in the files, in the order of the files.
+    """Every block with a valid header that any incarnation of this journal left in its files, in their order.
 
     Raises:
         DiskFailed: a file cannot be opened or read.

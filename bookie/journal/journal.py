@@ -61,9 +61,9 @@ class RecoveredJournal:
     """The contents of a journal before anything is written to it.
 
     Attributes:
-        boot: the boot counter of the next life; 1 in the first.
+        boot: the boot counter of the next incarnation; 1 in the first.
         fresh: there was no journal here.
-        clean: the last life ended with everything checkpointed; there is nothing to replay.
+        clean: the last incarnation ended with everything checkpointed; there is nothing to replay.
         damage: parts that were durable and cannot be read. The caller decides what that means for its ledgers;
             records after them are replayed nevertheless.
     """
@@ -127,7 +127,7 @@ class RecoveredJournal:
 
         Raises:
             DiskFull, DiskFailed: it cannot start; everything is unchanged, or as after a crash.
-            InvariantViolation: it was called before; a second life begins with ``recover``.
+            InvariantViolation: it was called before; a second incarnation begins with ``recover``.
         """
         check(not self._started, "a recovered journal is started once")
         self._started = True
@@ -250,7 +250,7 @@ class Journal:
 
     @staticmethod
     async def create(disk: Disk, directory: str, settings: JournalSettings, rng: Rng, *, boot: int) -> None:
-        """Create an empty journal in ``directory``, which exists, before its first life.
+        """Create an empty journal in ``directory``, which exists, before its first incarnation.
 
         Args:
             boot: the boot counter of the bookie so far.

@@ -46,8 +46,8 @@ class RecoveredJournals:
     """The contents of a bookie's journals before anything is written to them.
 
     Attributes:
-        boot: the boot counter of the next life; 1 in the first. Higher than in any of them: a crash may have come when
-            only some of them had begun the last life.
+        boot: the boot counter of the next incarnation; 1 in the first. Higher than in any of them: a crash may have
+            come when only some of them had begun the last incarnation.
         fresh: none of them was ever written to.
     """
 
@@ -86,8 +86,7 @@ class RecoveredJournals:
         return [at for at, journal in enumerate(self._journals) if journal.fresh]
 
     def given_up(self, boots: int) -> list[int]:
-        """Positions of the journals that were given up: their lives have counters up to ``boots``, those of others
-        above."""
+        """Positions of the journals that were given up: those with a boot counter up to ``boots``."""
         return [at for at, journal in enumerate(self._journals) if journal.boot <= boots]
 
     async def records(self) -> AsyncIterator[Record]:

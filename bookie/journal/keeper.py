@@ -5,7 +5,7 @@ flight, and ``close`` can wait until the device is idle.
 
 The order that keeps the journal safe, for every segment:
 
-1. the trim mark that frees its old life is durable in both slots of the superblock;
+1. the trim mark that frees its old contents is durable in both slots of the superblock;
 2. its file is filled and its new header is durable;
 3. the superblock lists it as prepared;
 4. only then does the writer get it.

@@ -1,8 +1,8 @@
 """The segment files of the ring, and how one is prepared for writing.
 
 A file is filled with zeros once, before its first use, so that every block overwrites allocated space, which needs no
-work of the file system. For each new life of a file its segment header is written again; the old blocks stay until they
-are overwritten, and are not accepted in the new life, because they carry the old segment number.
+work of the file system. For each new use of a file its segment header is written again; the old blocks stay until they
+are overwritten, and are not accepted in the new use, because they carry the old segment number.
 """
 
 from __future__ import annotations

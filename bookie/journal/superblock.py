@@ -10,11 +10,11 @@ A slot, little-endian (docs/reference/formats/journal.md shows an example)::
     offset  size  field
          0     4  magic "TJSB"
          4     1  version (1)
-         5     1  flags (bit 0: stopped cleanly; bit 1: the life before was stopped cleanly)
+         5     1  flags (bit 0: stopped cleanly; bit 1: the incarnation before was stopped cleanly)
          6     2  reserved, zero
          8     8  sequence number of this slot's contents
         16    16  journal instance
-        32     8  boot counter: 1 in the first life
+        32     8  boot counter: 1 in the first incarnation
         40    16  trim mark: segment, block
         56    16  where this boot began to write: segment, first block
         72     8  highest segment that may hold blocks of this boot
@@ -67,16 +67,16 @@ class Superblock:
     trim: JournalMark
     """Everything up to here is checkpointed."""
     begin: JournalMark
-    """Segment and block number of the first block this boot may write. No earlier life used either number."""
+    """Segment and block number of the first block this boot may write. No earlier incarnation used either number."""
     prepared: int
     """Highest segment whose header is durable; blocks are only ever written up to there."""
     geometry: RingGeometry
     previous_clean: bool
-    """Whether the life before this one ended cleanly."""
+    """Whether the incarnation before this one ended cleanly."""
     previous_end: JournalMark
-    """The last block that was found of the previous life."""
+    """The last block that was found of the previous incarnation."""
     previous_damage: int
-    """Number of damaged places found in what the previous life left."""
+    """Number of damaged places found in what the previous incarnation left."""
 
     def expected_segments(self) -> range:
         """The segments that replay must find: they may hold blocks after the trim mark."""
@@ -87,7 +87,8 @@ class Superblock:
     def next_begin(self) -> JournalMark:
         """Segment and block numbers above anything that may be on the disk, readable or not.
 
-        Every block takes at least 4 KiB of a prepared segment, which bounds the block numbers this life can have used.
+        Every block takes at least 4 KiB of a prepared segment, which bounds the block numbers that this incarnation can
+        have used.
         """
         most_blocks = len(self.expected_segments()) * self.geometry.blocks_per_segment
         return JournalMark(self.prepared + 1, self.trim.block + most_blocks + 1)

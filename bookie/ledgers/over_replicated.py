@@ -2,7 +2,7 @@
 
 Readers do not use them. But a repair copies first and changes the metadata later, so in between a needed copy looks
 just like an over-replicated one, nothing in the metadata distinguishes them, and a repair may be slow. So copies are
-dropped only if, for a long time by the monotonic clock of one life of the bookie,
+dropped only if, for a long time by the monotonic clock of one incarnation of the bookie,
 
 - every metadata lookup has found them unnamed, and
 - no repair has sent the bookie a batch of the ledger, or asked what it holds of it.

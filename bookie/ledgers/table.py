@@ -209,7 +209,7 @@ METRICS: Final = (
     .counter(
         "limbo_events_total",
         "tallybook_bookie_limbo_events_total",
-        "Losses in all lives of the bookie: each puts the existing ledgers into limbo until they are repaired.",
+        "Losses in all incarnations of the bookie: each puts the existing ledgers into limbo until they are repaired.",
         lambda table: table.limbo.events,
     )
 )

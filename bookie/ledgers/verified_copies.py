@@ -2,8 +2,8 @@
 
 A ledger is in doubt if its identity was lost with the index and the metadata may have assigned its id twice: the held
 entries may belong to the earlier ledger, and the metadata to the later one. A repair copies from bookies that know the
-identity, so its copies belong to the ledger that it states. The list is kept in memory for one life of the bookie;
-a repair brings forgotten entries again.
+identity, so its copies belong to the ledger that it states. The list is kept in memory for one incarnation of the
+bookie; a repair brings forgotten entries again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A registration can expire: the process was paused, or the metadata store was unreachable. The bookie then keeps serving
 and registers again until that succeeds. If another process is registered under its id by then (another directory, or a
-later life of this one), it must stop, because clients connect to that process.
+later incarnation of this one), it must stop, because clients connect to that process.
 
 The registration follows the mode at once, but free disk space only roughly: every change is a write to the metadata
 store and wakes all watchers.
@@ -171,7 +171,7 @@ class BookieRegistration:
         return registration
 
     async def _is_ourselves(self) -> bool:
-        """Whether the conflicting entry is an earlier one of this life of the bookie, which will expire.
+        """Whether the conflicting entry is an earlier one of this incarnation of the bookie, which will expire.
 
         An attempt whose outcome was unknown may have left one. The lock on the data directory excludes another process
         with this incarnation.

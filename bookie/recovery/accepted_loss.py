@@ -7,8 +7,8 @@ command then makes the bookie startable with the rest:
 1. every existing ledger enters limbo, durably, before anything else: the bookie answers UNKNOWN for entries it does not
    hold, and takes no ordinary adds, until a repair has restored what is missing;
 2. the format file records that a journal was given up, if one was, and minimum numbers of boots and entry logs: so that
-   no later life is taken for an earlier one, and no batch of a lost log is looked for in another; a lost directory that
-   is no longer configured is removed from the list;
+   no later incarnation is taken for an earlier one, and no batch of a lost log is looked for in another; a lost
+   directory that is no longer configured is removed from the list;
 3. the rest of an unreadable journal is renamed, not deleted;
 4. lost parts are created again, empty, their cookies last, because a part without one prevents a start. An entry log
    directory outside of the data directory gets a new name, so that the lost one is not mistaken for it if its disk is
@@ -169,7 +169,7 @@ async def _lost_journal(disk: Disk, place: StorageDirectory, *, begun: bool, boo
     """Why a journal counts as lost, though its directory exists.
 
     Args:
-        boots: a journal with lives up to here was given up before; then its replacement is lost.
+        boots: a journal with incarnations up to here was given up before; then its replacement is lost.
     """
     try:
         read = await read_superblock(disk, place.path)

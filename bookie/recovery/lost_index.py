@@ -92,7 +92,7 @@ async def open_or_rebuild(
 
     Args:
         create: it may be created empty, because nothing was ever stored.
-        clean: the last life ended cleanly, so an index that is no longer in use may be removed.
+        clean: the last incarnation ended cleanly, so an index that is no longer in use may be removed.
 
     Raises:
         ForeignDirectory: the index belongs to another bookie.
