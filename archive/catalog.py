@@ -42,7 +42,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.runtime.tasks import Workers, run_together
 
-from .format.index_codec import Directory, read_directory
+from .format.index_codec import IndexRoot, read_directory
 from .format.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, may_hold, object_id_of
 from .manifest import MANIFEST_KEY, NO_LEDGER, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
@@ -359,7 +359,7 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
     return part
 
 
-def _receipts(directory: Directory, part: IndexPart, found: ObjectInfo) -> list[Receipt]:
+def _receipts(directory: IndexRoot, part: IndexPart, found: ObjectInfo) -> list[Receipt]:
     return [
         Receipt(
             object_id=directory.object_id,

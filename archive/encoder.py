@@ -32,8 +32,8 @@ from .format.batch_rows import BatchAttributes, PayloadBuffer, RowGroupBuilder, 
 from .format.index_codec import (
     MAX_ROW_GROUP_ROWS,
     ArchivedLedger,
-    Directory,
     EncodedPart,
+    IndexRoot,
     RowGroup,
     Run,
     batches_message,
@@ -77,7 +77,7 @@ class EncoderOptions:
 class EncodedObject:
     """Result of an encoder, for the receipt. ``sha256`` covers all bytes of the object."""
 
-    directory: Directory
+    directory: IndexRoot
     directory_part: IndexPart
     object_bytes: int
     sha256: bytes
@@ -254,7 +254,7 @@ class ObjectEncoder:
             replace(ledger.without_runs(), runs=tuple(self._put_run(run) for run in ledger.closed_runs))
             for ledger in self._ledgers
         )
-        directory = Directory(self._object_id, self._created_at_ms, groups, ledgers)
+        directory = IndexRoot(self._object_id, self._created_at_ms, groups, ledgers)
         part = self._put(encode_part(directory_message(directory)))
         writer.add_key_value_metadata(footer_keys(self._object_id, part))
         writer.close()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind, meter_metrics
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 from .objects.retries import RetryPolicy
 
@@ -72,7 +72,7 @@ ARCHIVE_READER_METRICS: Final = tuple(
 """Metrics of a client that has read from the archive of its cluster."""
 
 
-def archive_readings(retries: RetryPolicy, seals: Mapping[str, Reading]) -> Mapping[str, Reading]:
+def archive_readings(retries: RetryPolicy, seals: Mapping[str, MetricValue]) -> Mapping[str, MetricValue]:
     """Current values of ``ARCHIVE_METRICS``. Callable from any thread.
 
     Args:

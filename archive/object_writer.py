@@ -27,7 +27,7 @@ from tallybook.metadata.ledger.archived import IndexPart, Receipt
 from tallybook.runtime.tasks import SideTask, Workers
 
 from .encoder import EncodedObject, EncoderOptions, ObjectEncoder
-from .format.index_codec import Directory, read_batches, read_directory, read_pages
+from .format.index_codec import IndexRoot, read_batches, read_directory, read_pages
 from .format.row_groups import read_footer
 from .objects.port import ObjectStore, Upload
 from .verifier import ObjectVerifier, Segment, VerifiedLedger
@@ -175,7 +175,7 @@ async def _opened(
 
 
 def _check_of(
-    directory: Directory,
+    directory: IndexRoot,
     directory_part: IndexPart,
     tail: memoryview,
     stored: Sequence[bytes],
@@ -198,7 +198,7 @@ def receipts(
     encoded: EncodedObject, found: dict[int, VerifiedLedger], key: str, archived_at_ms: int
 ) -> dict[int, Receipt]:
     """Build a receipt for each ledger of a verified object."""
-    directory: Directory = encoded.directory
+    directory: IndexRoot = encoded.directory
     return {
         ledger_id: Receipt(
             object_id=directory.object_id,

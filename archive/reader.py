@@ -27,12 +27,12 @@ from tallybook.core.batch import BatchHeader, Entry, decode_header
 from tallybook.core.errors import DamagedFile, EntryAbsent, InvalidBatch, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB, MIB
 from tallybook.metadata.ledger.archived import IndexPart, Receipt
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.tasks import Tasks, Workers
 
 from .entry_location import ArchiveLocation
 from .format.batch_rows import plain_values, rebuild_batch
-from .format.index_codec import Directory, RowGroup, Run, read_batches, read_directory, read_pages
+from .format.index_codec import IndexRoot, RowGroup, Run, read_batches, read_directory, read_pages
 from .format.index_tables import BatchTable, PageTable
 from .metrics import CACHES
 from .objects.port import ObjectStore
@@ -77,9 +77,9 @@ class ArchiveReader:
         self._hits = dict.fromkeys(CACHES, 0)
         self._misses = dict.fromkeys(CACHES, 0)
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """Values for ``ARCHIVE_READER_METRICS``."""
-        found: dict[str, Reading] = {}
+        found: dict[str, MetricValue] = {}
         for name, cache in (("index", self._index), ("pages", self._pages)):
             found |= {f"cache_bytes_{name}": cache.currsize, f"cache_max_bytes_{name}": cache.maxsize}
             found |= {f"cache_hits_{name}": self._hits[name], f"cache_misses_{name}": self._misses[name]}
@@ -144,14 +144,14 @@ class ArchiveReader:
                 int(batches.crcs[batch]),
             )  # fmt: skip
 
-    async def directory(self, receipt: Receipt) -> Directory:
+    async def directory(self, receipt: Receipt) -> IndexRoot:
         """The directory of an object, verified against the receipt.
 
         Raises:
             ObjectMissing, ObjectDamaged, ArchiveUnavailable, ArchiveDenied: as ``batches``.
         """
 
-        async def load() -> Directory:
+        async def load() -> IndexRoot:
             stored = await self._stored(receipt, receipt.index)
             directory = await self._workers.run(
                 read_directory, stored, receipt.index, receipt.key, receipt.object_bytes
@@ -271,7 +271,7 @@ class ArchiveReader:
 def _cost(kept: Any) -> int:
     if isinstance(kept, PageTable | BatchTable):
         return kept.cost_bytes
-    if isinstance(kept, Directory):
+    if isinstance(kept, IndexRoot):
         runs = sum(len(ledger.runs) for ledger in kept.ledgers)
         return (
             1000 + 300 * len(kept.row_groups) + 500 * runs + sum(500 + len(ledger.metadata) for ledger in kept.ledgers)
@@ -283,7 +283,7 @@ def _held(payloads: list[bytes]) -> int:
     return sum(map(len, payloads)) + 41 * len(payloads)
 
 
-def _run_of(directory: Directory, ledger_id: int, entry_id: int) -> Run:
+def _run_of(directory: IndexRoot, ledger_id: int, entry_id: int) -> Run:
     at = bisect_right(directory.ledgers, ledger_id, key=lambda ledger: ledger.ledger_id) - 1
     ledger = directory.ledgers[at] if at >= 0 else None
     if ledger is None or ledger.ledger_id != ledger_id:

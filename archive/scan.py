@@ -20,7 +20,7 @@ from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.tasks import Tasks, Workers
 
 from .entry_range import LedgerEntryRange
-from .format.index_codec import Directory, RowGroup, Run, read_directory
+from .format.index_codec import IndexRoot, RowGroup, Run, read_directory
 from .format.row_groups import decode_row_group, extent_of, read_footer
 from .objects.port import ObjectStore
 
@@ -81,17 +81,17 @@ class ObjectScan:
             if reading is not None:
                 reading.cancel()
 
-    def _spawn(self, footer: pq.FileMetaData, directory: Directory, number: int) -> asyncio.Task[pa.Table]:
+    def _spawn(self, footer: pq.FileMetaData, directory: IndexRoot, number: int) -> asyncio.Task[pa.Table]:
         return self._tasks.spawn(self._row_group(footer, directory, number), name=f"scan-{self._receipt.key}")
 
-    async def _index(self) -> tuple[Directory, pq.FileMetaData]:
+    async def _index(self) -> tuple[IndexRoot, pq.FileMetaData]:
         """Read the directory and the file footer after it in one request."""
         receipt = self._receipt
         size = receipt.object_bytes - receipt.index.offset
         tail = await self._store.read(receipt.key, receipt.index.offset, size)
         return await self._workers.run(_decoded_index, tail, receipt)
 
-    async def _row_group(self, footer: pq.FileMetaData, directory: Directory, number: int) -> pa.Table:
+    async def _row_group(self, footer: pq.FileMetaData, directory: IndexRoot, number: int) -> pa.Table:
         with self._damage():
             key = self._receipt.key
             begin, end = extent_of(footer, number, self._receipt.object_bytes, key)
@@ -111,7 +111,7 @@ class ObjectScan:
             raise ObjectDamaged(f"{self._store.url}: {error.message}") from error
 
 
-def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[Directory, pq.FileMetaData]:
+def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[IndexRoot, pq.FileMetaData]:
     directory = read_directory(
         memoryview(tail)[: receipt.index.stored_bytes], receipt.index, receipt.key, receipt.object_bytes
     )
@@ -122,7 +122,7 @@ def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[Directory, pq.FileMet
     return directory, footer
 
 
-def _slices(directory: Directory, wanted: Sequence[LedgerEntryRange], place: str) -> dict[int, list[_Slice]]:
+def _slices(directory: IndexRoot, wanted: Sequence[LedgerEntryRange], place: str) -> dict[int, list[_Slice]]:
     """The requested slices of each row group, in order."""
     runs: dict[int, tuple[Run, ...]] = {ledger.ledger_id: ledger.runs for ledger in directory.ledgers}
     ends = {ledger.ledger_id: ledger.entries for ledger in directory.ledgers}

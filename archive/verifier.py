@@ -32,7 +32,7 @@ from tallybook.core.limits import MIB
 from tallybook.metadata.ledger.archived import IndexPart
 
 from .format.batch_rows import BatchAttributes
-from .format.index_codec import Directory, Run
+from .format.index_codec import IndexRoot, Run
 from .format.index_tables import BatchTable, PageTable
 from .format.page_scan import IncompleteHeader, parse_page_header
 from .format.row_groups import check_footer_keys, decode_row_group, extent_of
@@ -98,7 +98,7 @@ class ObjectVerifier:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: IndexRoot,
         directory_part: IndexPart,
         footer: pq.FileMetaData,
         page_tables: Sequence[PageTable],
@@ -271,7 +271,7 @@ class _Rows:
             raise DamagedFile(f"{self._what}: {error.message}") from error
 
 
-def _by_row_group(directory: Directory, tables: Sequence[Sequence[BatchTable]]) -> list[list[_Piece]]:
+def _by_row_group(directory: IndexRoot, tables: Sequence[Sequence[BatchTable]]) -> list[list[_Piece]]:
     """The runs of each row group, in the order of their rows."""
     found: list[list[_Piece]] = [[] for _ in directory.row_groups]
     for ledger, of_ledger in zip(directory.ledgers, tables, strict=True):

@@ -24,7 +24,7 @@ Earlier: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--with", metavar="FILE", help="Results of an earlier run, for the parts that this one leaves out."),
 ]
-Report: TypeAlias = Annotated[
+ReportOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Write a page there; docs/project/ takes none of a shorter run."),
 ]

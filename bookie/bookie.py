@@ -19,7 +19,7 @@ from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_PAGE
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 from .metrics import BOOKIE_METRICS
 from .parts import BookieParts
@@ -207,7 +207,7 @@ class Bookie:
         """Values of ``metrics.BOOKIE_METRICS`` without histograms."""
         return BOOKIE_METRICS.numbers(self._parts)
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """Values of ``metrics.BOOKIE_METRICS``."""
         return BOOKIE_METRICS.readings(self._parts)
 

@@ -6,13 +6,13 @@ simulation. Answers are values of ``core.answers``; refusals are errors of ``cor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
-    AddAnswer,
+    AddCallback,
     BookieStatus,
     CopyTrace,
     DamagedBatch,
@@ -25,9 +25,6 @@ from tallybook.core.answers import (
 )
 from tallybook.core.batch import Buffer, EntrySlice
 from tallybook.core.ids import NO_IDENTITY
-
-AddCallback = Callable[[AddAnswer], None]
-"""Called on the event loop, exactly once, with the outcome of one batch."""
 
 
 class LedgerStore(Protocol):

@@ -15,7 +15,7 @@ from tallybook.runtime.tuning import settle_memory
 
 from .cluster import cluster
 from .exits import RefusedToStart
-from .output import Record, print_json
+from .output import ResultFields, print_json
 from .running import stop_event
 
 A = TypeVar("A")
@@ -24,7 +24,7 @@ A = TypeVar("A")
 async def serve_cluster(
     settings: GatewaySettings | ConsoleSettings,
     serving: Callable[[Client], AbstractAsyncContextManager[A]],
-    where: Callable[[A], Record],
+    where: Callable[[A], ResultFields],
     *,
     parent_pipe: int | None,
     as_json: bool,

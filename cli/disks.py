@@ -8,7 +8,7 @@ from typing import Final
 from tallybook.core.answers import BookieStatus, DirectorySpace
 from tallybook.repair.status.overview import BookieView
 
-from .output import Record
+from .output import ResultFields
 from .progress import human_bytes
 
 DISK_COLUMNS: Final = ("bookie_id", "directory", "holds", "disk", "used", "free", "size", "state")
@@ -21,9 +21,9 @@ def free_bytes_of_fullest(status: BookieStatus) -> int:
     return status.free_bytes if fullest is None else fullest.free_bytes
 
 
-def disk_rows(bookies: Iterable[BookieView]) -> list[Record]:
+def disk_rows(bookies: Iterable[BookieView]) -> list[ResultFields]:
     """The directories of bookies with several disks or with a full one. For other bookies their own row suffices."""
-    rows: list[Record] = []
+    rows: list[ResultFields] = []
     for bookie in bookies:
         directories = () if bookie.status is None else bookie.status.directories
         several = len({each.disk for each in directories}) > 1
@@ -32,7 +32,7 @@ def disk_rows(bookies: Iterable[BookieView]) -> list[Record]:
     return rows
 
 
-def _row(bookie_id: str, directory: DirectorySpace) -> Record:
+def _row(bookie_id: str, directory: DirectorySpace) -> ResultFields:
     row: dict[str, object] = {
         "bookie_id": bookie_id,
         "directory": directory.path,

@@ -16,7 +16,7 @@ from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.disk.port import Disk
 
-Directory = Annotated[
+DirectoryArgument = Annotated[
     Path,
     typer.Argument(
         metavar="DIR", help="Data directory of a stopped bookie, or the one of its other directories that is meant."

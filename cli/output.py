@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-Record: TypeAlias = Mapping[str, object]
+ResultFields: TypeAlias = Mapping[str, object]
 """One result: field names and JSON values."""
 
 _GAP: Final = "  "
@@ -26,7 +26,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-def print_record(record: Record, *, as_json: bool) -> None:
+def print_record(record: ResultFields, *, as_json: bool) -> None:
     """Print one result: a line ``name  value`` for each field, or JSON."""
     if as_json:
         print_json(record)
@@ -37,7 +37,7 @@ def print_record(record: Record, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def print_rows(rows: Sequence[Record], columns: Sequence[str], *, as_json: bool) -> None:
+def print_rows(rows: Sequence[ResultFields], columns: Sequence[str], *, as_json: bool) -> None:
     """Print a list of results: a table, or one JSON list."""
     if as_json:
         print_json(list(rows))
@@ -47,7 +47,7 @@ def print_rows(rows: Sequence[Record], columns: Sequence[str], *, as_json: bool)
     print("\n".join(lines), flush=True)
 
 
-def table(rows: Sequence[Record], columns: Sequence[str], width: int | None = None) -> list[str]:
+def table(rows: Sequence[ResultFields], columns: Sequence[str], width: int | None = None) -> list[str]:
     """A table as lines of text. No value is shortened or broken, so that ids can be copied.
 
     Args:

@@ -40,7 +40,7 @@ GrpcListen = Annotated[
     str | None, typer.Option("--listen", metavar="HOST:PORT", help="gRPC address; port 0 is any free one.")
 ]
 HttpListen = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Address of health and metrics.")]
-Insecure = Annotated[
+InsecureOption = Annotated[
     bool,
     typer.Option(
         "--insecure", help="Serve other machines without security: everyone who reaches the port may delete everything."
@@ -49,7 +49,7 @@ Insecure = Annotated[
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and exit.")]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level that is logged.")]
-Format = Annotated[
+LogFormatOption = Annotated[
     LogFormat | None,
     typer.Option("--log-format", help="Format of the log.", show_default="json with --json, else text"),
 ]

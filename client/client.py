@@ -25,14 +25,14 @@ from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES, MAX_BATCH_BYTES, MAX_E
 from tallybook.core.quorum import Quorum
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, adopt
-from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.ledger_update import LedgerUpdater, Transition
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.stream_use import describe_stream_use
 from tallybook.runtime.concurrency.async_iterators import PagedListing, ResumableIterator
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, while_open
 from tallybook.runtime.concurrency.opening import opens
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.rate_limited_log import LogRateLimiter
 from tallybook.runtime.tracing.port import NO_TRACER
 
@@ -42,7 +42,7 @@ from .budget import ByteBudget
 from .placement.ensembles import choose_ensemble
 from .placement.quarantine import Quarantine
 from .placement.replacement import ReplacementFinder
-from .ports import ClientWorld, Transition
+from .ports import ClientWorld
 from .reader.context import ReaderContext
 from .reader.handle import LedgerReader
 from .recovery.driver import RecoveryContext, recover_accepting_loss, recover_ledger
@@ -189,7 +189,7 @@ class Client:
         """The limit of ``pending_bytes``. At the limit ``append`` waits, and ``append_nowait`` raises ``Busy``."""
         return self._budget.limit_bytes
 
-    def stats(self) -> Mapping[str, Reading]:
+    def stats(self) -> Mapping[str, MetricValue]:
         """Metric readings, named as in ``stats.CLIENT_METRICS``: pending bytes, latencies, errors."""
         world = self._opened
         quarantined = 0 if world is None else self._quarantine.count(world.clock.monotonic())

@@ -17,7 +17,7 @@ from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.extras import NeedsExtra
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.runtime.tracing.catalogue import ARCHIVE
@@ -82,7 +82,7 @@ class ClusterArchive:
         if self._reader is not None:
             self._reader.forget(key)
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """Readings of the object store's load and of the caches; see the port."""
         if self._store is None or self._reader is None:
             return {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tallybook.archive.metrics import ARCHIVE_METRICS, ARCHIVE_READER_METRICS
 from tallybook.metadata.metered_store import METADATA_METRICS
 from tallybook.runtime.extras import NeedsExtra
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.tracing.catalogue import TRACE_METRICS
 
 from .client import Client
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class HasStats(Protocol):
     """A client, asyncio or blocking."""
 
-    def stats(self) -> Mapping[str, Reading]:
+    def stats(self) -> Mapping[str, MetricValue]:
         """Its current readings."""
 
 

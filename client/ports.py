@@ -9,18 +9,16 @@ from typing import Protocol, TypeAlias
 from tallybook.archive.entry_location import ArchiveLocation
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.metadata.ledger.archived import Receipt
-from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger_update import Transition
 from tallybook.metadata.metered_store import MetadataLoad
 from tallybook.metadata.store import Membership, MetadataStore, Versioned
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tracing.port import NO_TRACER, Tracer
 
 from .connection.port import BookieConnection
 from .load import ClientLoad
-
-Transition: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
 
 UpdateLedger: TypeAlias = Callable[[Transition], Awaitable[Versioned]]
 """Applies a pure transition to one ledger's metadata by compare-and-set, retrying on conflict."""
@@ -61,7 +59,7 @@ class LedgerArchive(Protocol):
     def forget(self, key: str) -> None:
         """Drop the cached parts of an object that no longer exists."""
 
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, MetricValue]:
         """Metric readings, named as in ``archive/metrics``; empty before the first read."""
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tallybook.runtime.metrics.part_metrics import PartMetrics
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 from . import budget, load, recovery_counters
 from .budget import ByteBudget
@@ -20,7 +20,7 @@ class ClientNumbers(NamedTuple):
     counters: RecoveryCounters
     quarantined: int
 
-    def readings(self, connections: ClientLoad | None) -> dict[str, Reading]:
+    def readings(self, connections: ClientLoad | None) -> dict[str, MetricValue]:
         """All readings; without ``connections`` those of a client that was not opened."""
         return {**_OWN.readings(self), **({} if connections is None else load.METRICS.readings(connections))}
 

@@ -6,7 +6,8 @@ an answer but an error from ``errors``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from .batch import Buffer
 from .errors import OK_CODE, ProtocolViolation
@@ -21,6 +22,10 @@ class AddAnswer(NamedTuple):
     entry_count: int
     code: int = OK_CODE
     retry_after_ms: int = 0
+
+
+AddCallback: TypeAlias = Callable[[AddAnswer], None]
+"""Called on the event loop, exactly once, with the outcome of one batch."""
 
 
 class AddNotSent(AddAnswer):

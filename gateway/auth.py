@@ -54,7 +54,7 @@ PERMISSIONS: Final = {
 """The permission that each method requires."""
 
 
-Check: TypeAlias = Callable[[Principal], Awaitable[None]]
+AuthorizationCheck: TypeAlias = Callable[[Principal], Awaitable[None]]
 """Raises AccessDenied unless the principal is authorized for what a call does."""
 
 
@@ -67,7 +67,7 @@ class Caller:
     principal: Principal
     log_fields: dict[str, object] = field(default_factory=dict, compare=False)
     """What the call is about: fields of its log lines."""
-    checks: list[Check] = field(default_factory=list, compare=False)
+    checks: list[AuthorizationCheck] = field(default_factory=list, compare=False)
     """Checks passed so far; reauthorization repeats them."""
     refusals: list[TallybookError] = field(default_factory=list, compare=False)
     """Errors with which the authorizer denied this call. Other access errors come from the cluster and deny the

@@ -10,7 +10,7 @@ from tallybook.core.errors import Busy, CreditExceeded, Fault, QuotaExceeded, Ta
 from tallybook.core.settings import GatewaySettings
 from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics
 from tallybook.runtime.metrics.histogram import LONG_SECONDS, Histogram
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.stream.records.dedup import DedupMemory
 
 from .limits import LimitUsage
@@ -137,7 +137,7 @@ class GatewayCounters:
     advances: int = 0
 
 
-def limit_readings(settings: GatewaySettings, ids: DedupMemory) -> Mapping[str, Reading]:
+def limit_readings(settings: GatewaySettings, ids: DedupMemory) -> Mapping[str, MetricValue]:
     """Configured limits of streams, writers and memory, and the memory that deduplication ids use."""
     return {
         "max_streams": settings.max_streams,
@@ -161,9 +161,9 @@ _PLAIN: Final = (
 )
 
 
-def readings(counts: GatewayCounters, usage: LimitUsage) -> Mapping[str, Reading]:
+def readings(counts: GatewayCounters, usage: LimitUsage) -> Mapping[str, MetricValue]:
     """Current values of all counters."""
-    found: dict[str, Reading] = {"streams": usage.streams, "reserved_bytes": usage.reserved_bytes}
+    found: dict[str, MetricValue] = {"streams": usage.streams, "reserved_bytes": usage.reserved_bytes}
     for name in _PLAIN:
         found[name] = getattr(counts, name)
     found |= {f"failures_{cause}": count for cause, count in counts.failures.items()}

@@ -61,7 +61,7 @@ sweeps that drop connections."""
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class ListenAddresses:
     """Addresses that a gateway serves on."""
 
     grpc: str
@@ -71,7 +71,7 @@ class Addresses:
 
 
 @asynccontextmanager
-async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Addresses]:
+async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[ListenAddresses]:
     """Serve a cluster until the block is left; then close the ledgers and streams being written, and stop.
 
     Args:
@@ -133,7 +133,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(_stop, ledgers, streams)
         undo.callback(listener.retire)
         undo.callback(stopping.set)
-        addresses = Addresses(listener.address, http.address, listener.token_address)
+        addresses = ListenAddresses(listener.address, http.address, listener.token_address)
         _log.info("ready", address=addresses.grpc, token_address=addresses.token_grpc, http_address=addresses.http)
         try:
             yield addresses

@@ -41,7 +41,7 @@ from .ledger.archived import ArchiveAttempt, IndexPart, Receipt
 from .ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from .store import BookieInfo, BookieMode
 
-Kind = TypeVar("Kind")
+Decoded = TypeVar("Decoded")
 Number = TypeVar("Number", bound=int)
 
 LEDGER_MAGIC: Final = b"TLED"
@@ -70,7 +70,7 @@ _DIGEST_OF: Final = {number: digest for digest, number in _DIGESTS.items()}
 _MODE_OF: Final = {number: mode for mode, number in _MODES.items()}
 
 
-class BookieRegistration(NamedTuple):
+class StoredRegistration(NamedTuple):
     """A stored registration of a live bookie: its information and the session that owns it."""
 
     info: BookieInfo
@@ -207,7 +207,7 @@ def _receipt(message: pb.Receipt) -> Receipt:
     )
 
 
-def encode_bookie(registered: BookieRegistration) -> bytes:
+def encode_bookie(registered: StoredRegistration) -> bytes:
     """Encode a registration.
 
     Raises:
@@ -233,7 +233,7 @@ def encode_bookie(registered: BookieRegistration) -> bytes:
         raise InvalidArgument(f"{what} cannot be stored: {error}") from error
 
 
-def decode_bookie(data: bytes, place: str) -> BookieRegistration:
+def decode_bookie(data: bytes, place: str) -> StoredRegistration:
     """Decode a registration; ``place`` is the location for error messages.
 
     Raises:
@@ -252,7 +252,7 @@ def decode_bookie(data: bytes, place: str) -> BookieRegistration:
         free_bytes=message.free_bytes,
         version=message.version,
     )
-    return BookieRegistration(info, message.session)
+    return StoredRegistration(info, message.session)
 
 
 def _seal(magic: bytes, message: Message, what: str) -> bytes:
@@ -301,7 +301,7 @@ def _unknown_fields(message: Message) -> Iterable[str]:
                 yield from _unknown_fields(part)
 
 
-def _known(table: Mapping[Number, Kind], number: Number, what: str, place: str) -> Kind:
+def _known(table: Mapping[Number, Decoded], number: Number, what: str, place: str) -> Decoded:
     try:
         return table[number]
     except KeyError:

@@ -17,7 +17,7 @@ from tallybook.core.limits import LEDGER_ID_BLOCK
 from tallybook.runtime.rng import Rng
 
 from .client import MetadataClient
-from .codec import BookieRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
+from .codec import StoredRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
 from .ledger.model import LedgerMetadata
 from .rules import (
     check_bookie_id,
@@ -29,7 +29,7 @@ from .rules import (
     page_limit,
     takes_over,
 )
-from .store import BadVersion, BookieInfo, Deletion, LedgerPage, Ok, Record, RecordPage, Versioned, WriteResult
+from .store import BadVersion, BookieInfo, Deletion, LedgerPage, MetadataRecord, Ok, RecordPage, Versioned, WriteResult
 from .watch import Wakeup
 
 PLACE = "memory metadata"
@@ -59,7 +59,7 @@ class MemoryMetadata:
     def client(self) -> MetadataClient:
         """Open another client of this store."""
         client = _Client(self)
-        return MetadataClient(MemoryStore(client), MemoryMembership(client))
+        return MetadataClient(MemoryMetadataStore(client), MemoryMembership(client))
 
     def expire(self, bookie_id: str) -> None:
         """End the session of a bookie, as after missing heartbeats. No error if it is not registered."""
@@ -122,7 +122,7 @@ class _Client:
         self._closed = True
 
 
-class MemoryStore:
+class MemoryMetadataStore:
     """One client's ``MetadataStore``."""
 
     def __init__(self, client: _Client) -> None:
@@ -247,10 +247,10 @@ class MemoryStore:
         """Forget a bookie's identity; no error if there is none."""
         self._client.shared.cookies.pop(check_bookie_id(bookie_id), None)
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """The record under ``name``, or ``None``; every read here is linearizable."""
         found = self._client.shared.records.get(check_record_name(name))
-        return None if found is None else Record(found.value, found.version)
+        return None if found is None else MetadataRecord(found.value, found.version)
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
         """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
@@ -293,7 +293,7 @@ class MemoryRegistration:
         self._shared = shared
         self._session = shared.rng.uuid()
         self.bookie_id = info.bookie_id
-        self.value = encode_bookie(BookieRegistration(info, self._session))
+        self.value = encode_bookie(StoredRegistration(info, self._session))
         self.ended = asyncio.Event()
 
     @property
@@ -315,7 +315,7 @@ class MemoryRegistration:
         check_same_bookie(self.bookie_id, info)
         if self._shared.bookies.get(self.bookie_id) is not self:
             raise MetadataConflict(f"bookie {self.bookie_id} is no longer registered by this process")
-        self.value = encode_bookie(BookieRegistration(info, self._session))
+        self.value = encode_bookie(StoredRegistration(info, self._session))
         self._shared.membership_changed()
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, TallybookError
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics, meter_metrics
-from tallybook.runtime.metrics.usage import Meter, Reading
+from tallybook.runtime.metrics.usage import Meter, MetricValue
 
 from .connection_status import ConnectionStatus
 from .store import BadVersion, BookieInfo, Membership, MembershipWatch, MetadataStore, Ok, Registration, WriteResult
@@ -54,7 +54,7 @@ class MetadataLoad:
         self.writes = Meter(clock)
         self.errors = ErrorCounts()
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """Values for ``METADATA_METRICS``."""
         return {
             **self.reads.readings("metadata_read"),

@@ -92,7 +92,7 @@ class LedgerPage(NamedTuple):
         return self.ledger_ids[-1]
 
 
-class Record(NamedTuple):
+class MetadataRecord(NamedTuple):
     """A small named value, with its version for compare-and-set.
 
     Versions only grow while the record exists. A deleted and recreated record may repeat them, so a record that
@@ -208,7 +208,7 @@ class MetadataStore(Protocol):
     async def delete_cookie(self, bookie_id: str) -> None:
         """Delete a bookie's identity; no error if there is none."""
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """The record under ``name``, or ``None`` if there is none; ``linearizable`` as for ``read_ledger``.
 
         A name is a path such as ``archive/settings``: see ``rules.check_record_name``.

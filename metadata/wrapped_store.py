@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from tallybook.core.ids import NO_IDENTITY
 
 from .ledger.model import LedgerMetadata
-from .store import Deletion, LedgerPage, LedgerWatch, MetadataStore, Record, RecordPage, Versioned, WriteResult
+from .store import Deletion, LedgerPage, LedgerWatch, MetadataRecord, MetadataStore, RecordPage, Versioned, WriteResult
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class WrappedStore:
         """See the port."""
         await self._write(f"deleting the identity of bookie {bookie_id}", self._store.delete_cookie, bookie_id)
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """See the port."""
         return await self._read(self._store.read_record, name, linearizable=linearizable)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Final
 
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 from .offloader import Offloader
 
@@ -56,9 +56,9 @@ OFFLOAD_METRICS: Final = (
 )
 
 
-def numbers(offloader: Offloader, *, leads: bool) -> Mapping[str, Reading]:
+def numbers(offloader: Offloader, *, leads: bool) -> Mapping[str, MetricValue]:
     """Current values. Omits the backlog while another offloader leads: it may be out of date."""
-    found: dict[str, Reading] = {"leads": leads, "streamed_bytes": offloader.streamed_bytes}
+    found: dict[str, MetricValue] = {"leads": leads, "streamed_bytes": offloader.streamed_bytes}
     found |= {name: value for name, value in asdict(offloader.totals).items() if name != "last_error"}
     if leads:
         found |= asdict(offloader.backlog)

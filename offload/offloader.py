@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from tallybook.archive.format.index_codec import Directory
+from tallybook.archive.format.index_codec import IndexRoot
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
 from tallybook.archive.reader import ArchiveReader
@@ -45,7 +45,7 @@ from .bucket.keeper import BucketKeeper
 from .bucket.records_copier import RecordsCopier
 from .mover import Moved, Mover
 from .policy import PlannedObject, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting
-from .survey import LedgerSurvey
+from .survey import LedgerListing
 from .totals import Backlog, Failures, Totals
 
 _log = logger("offload")
@@ -63,7 +63,7 @@ class Offloader:
     def __init__(
         self,
         mover: Mover,
-        survey: LedgerSurvey,
+        survey: LedgerListing,
         updater: LedgerUpdater,
         store: ObjectStore,
         reader: ArchiveReader,
@@ -241,7 +241,7 @@ class Offloader:
 
     async def _release(self) -> None:
         """Release the copies of archived ledgers, after another check of their objects."""
-        by_object: dict[str, Directory | None] = {}
+        by_object: dict[str, IndexRoot | None] = {}
         now, asked = self._clock.monotonic(), ObjectPass(self._store)
         for metadata in spread(releasable(self._survey.ledgers.values(), self._settings, self._now_ms())):
             receipt = metadata.archived
@@ -263,7 +263,7 @@ class Offloader:
             except (DamagedFile, NewerFormat, MetadataConflict, MetadataOutcomeUnknown) as error:
                 self._report_failed(metadata.ledger_id, error.message)
 
-    async def _read_directory(self, receipt: Receipt, asked: ObjectPass) -> Directory | None:
+    async def _read_directory(self, receipt: Receipt, asked: ObjectPass) -> IndexRoot | None:
         """The object's directory, if size and index match the receipt; shared by all ledgers in it."""
         try:
             size, directory = await asked.ask(partial(self._sized, receipt))
@@ -282,11 +282,11 @@ class Offloader:
             return None
         return directory
 
-    async def _sized(self, receipt: Receipt) -> tuple[int, Directory]:
+    async def _sized(self, receipt: Receipt) -> tuple[int, IndexRoot]:
         self._reader.forget(receipt.key)
         return (await self._store.info(receipt.key)).size_bytes, await self._reader.directory(receipt)
 
-    def _holds(self, directory: Directory | None, ledger_id: int, receipt: Receipt) -> bool:
+    def _holds(self, directory: IndexRoot | None, ledger_id: int, receipt: Receipt) -> bool:
         if directory is None:
             return False
         held = next((held for held in directory.ledgers if held.ledger_id == ledger_id), None)

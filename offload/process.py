@@ -26,7 +26,7 @@ from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
 from .mover import Mover
 from .offloader import Offloader
-from .survey import LedgerSurvey
+from .survey import LedgerListing
 
 WORKER_THREADS: Final = 2
 CLIENT_SETTINGS: Final = ClientSettings(archive_index_bytes=8 * MIB, archive_cache_bytes=4 * MIB)
@@ -61,7 +61,7 @@ class Archive:
         mover, updater = self.mover(client, settings), self._updater
         return Offloader(
             mover,
-            LedgerSurvey(self.metadata),
+            LedgerListing(self.metadata),
             updater,
             self.store,
             reader,

@@ -18,7 +18,7 @@ from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 
 from .leading import BUSY, LEADER_RECORD
-from .survey import LedgerSurvey
+from .survey import LedgerListing
 from .verify import by_object
 
 
@@ -90,7 +90,7 @@ async def _relocate(
 ) -> Relocation:
     sizes = {each.key: each.size_bytes async for page in store.list() for each in page}
     # After the listing, which may take long: a compaction by Spark, which leads in the same way, may have begun.
-    survey = LedgerSurvey(metadata)
+    survey = LedgerListing(metadata)
     if not await survey.refresh():
         why = next(iter(survey.unreadable.values()), "the listing of ledgers broke off")
         raise DamagedFile(f"not relocated: it is not known which objects ledgers are in: {why}")
@@ -105,7 +105,7 @@ async def _relocate(
     return Relocation(len(wanted), missing, relocated=True)
 
 
-def _refuse_attempts(survey: LedgerSurvey, now_ms: int, ttl_s: float) -> None:
+def _refuse_attempts(survey: LedgerListing, now_ms: int, ttl_s: float) -> None:
     for metadata in survey.ledgers.values():
         attempt = metadata.archiving
         if attempt is not None and not attempt.is_dead(now_ms, int(ttl_s * 1000)):

@@ -35,7 +35,7 @@ from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader
 from .process import CLIENT_SETTINGS, Archive, opened
 from .status_record import STATUS_RECORD, last_round
-from .survey import LedgerSurvey
+from .survey import LedgerListing
 from .totals import Totals
 
 _log = logger("offload")
@@ -188,7 +188,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     Raises:
         MetadataUnavailable, DamagedFile: the metadata is unreadable; single unreadable ledgers are only counted.
     """
-    survey = LedgerSurvey(archive.metadata)
+    survey = LedgerListing(archive.metadata)
     await survey.refresh()
     ledgers = list(survey.ledgers.values())
     last = await last_round(archive.metadata)

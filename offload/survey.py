@@ -19,7 +19,7 @@ ROUNDS_UNREAD: Final = 20
 """Passes after which an archived ledger is read again: another offloader may have moved it."""
 
 
-class LedgerSurvey:
+class LedgerListing:
     """The ledgers of a cluster, as of the last read."""
 
     def __init__(self, store: MetadataStore) -> None:

@@ -16,7 +16,7 @@ from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
 
-Current: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
+MetadataLookup: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Verdict:
 
 
 async def verify_objects(
-    store: ObjectStore, workers: Workers, ledgers: Iterable[LedgerMetadata], current: Current | None = None
+    store: ObjectStore, workers: Workers, ledgers: Iterable[LedgerMetadata], current: MetadataLookup | None = None
 ) -> AsyncIterator[Verdict]:
     """Read every object of ``ledgers``, and compare it with all their receipts.
 

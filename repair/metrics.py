@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind, meter_metrics
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 from .auditor import Auditor, AuditReport
 from .copier import Copier
@@ -78,7 +78,9 @@ REPAIR_METRICS: Final = (
 )
 
 
-def repair_readings(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: bool) -> Mapping[str, Reading]:
+def repair_readings(
+    auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: bool
+) -> Mapping[str, MetricValue]:
     """The current readings. Without the auditor's findings unless this process leads: they may be out of date."""
     totals = replicator.totals
     return {
@@ -98,7 +100,7 @@ def repair_readings(auditor: Auditor, replicator: Replicator, copier: Copier, *,
     }
 
 
-def _found(audit: AuditReport) -> dict[str, Reading]:
+def _found(audit: AuditReport) -> dict[str, MetricValue]:
     findings = audit.findings
     return {
         "bookies_away": len(audit.away),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallybook.bookie.journal.format import BatchRecord, Record
+from tallybook.bookie.journal.format import BatchRecord, JournalRecord
 from tallybook.bookie.journal.journal import Journal, RecoveredJournal
 from tallybook.core.errors import check
 from tallybook.core.limits import KIB, MIB
@@ -49,7 +49,7 @@ class JournalBench:
         """Wait up to one second until everything appended is durable."""
         return await self.journal.drained(1.0)
 
-    async def replayed(self) -> list[Record]:
+    async def replayed(self) -> list[JournalRecord]:
         """The records that a boot would find now; fail on damage."""
         recovered = await self.recover()
         check(recovered.damage == (), f"the journal is damaged: {recovered.damage}")

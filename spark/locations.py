@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from tallybook.archive.catalog import BucketCatalog, catalog_of, read_catalog
-from tallybook.archive.format.index_codec import Directory
+from tallybook.archive.format.index_codec import IndexRoot
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.open import OpenedStore, open_store
 from tallybook.archive.objects.port import ObjectInfo
@@ -101,7 +101,7 @@ class LedgerLocation(Protocol):
     async def scan(self, receipt: Receipt) -> ObjectScan:
         """A scan of an archive object."""
 
-    async def directory(self, receipt: Receipt) -> Directory:
+    async def directory(self, receipt: Receipt) -> IndexRoot:
         """The index of an archive object."""
 
     async def is_encrypted(self, receipt: Receipt) -> bool:
@@ -282,7 +282,7 @@ class ClusterLocation:
         """A scan of an object of the cluster's archive."""
         return (await self._archive.at(await self.archive_url())).scan(receipt)
 
-    async def directory(self, receipt: Receipt) -> Directory:
+    async def directory(self, receipt: Receipt) -> IndexRoot:
         """The index of an object."""
         return await (await self._archive.at(await self.archive_url())).reader.directory(receipt)
 
@@ -379,7 +379,7 @@ class BucketLocation:
         """A scan of an object."""
         return self._archive.scan(receipt)
 
-    async def directory(self, receipt: Receipt) -> Directory:
+    async def directory(self, receipt: Receipt) -> IndexRoot:
         """The index of an object."""
         return await self._archive.reader.directory(receipt)
 

@@ -35,7 +35,7 @@ Tier: TypeAlias = Literal["auto", "archive", "bookies"]
 TableName: TypeAlias = Literal["entries", "ledgers", "fragments", "objects", "receipts", "bookies"]
 PayloadKind: TypeAlias = Literal["raw", "json", "avro", "arrow"]
 BadRecords: TypeAlias = Literal["keep", "fail"]
-Start: TypeAlias = Literal["earliest", "latest"]
+StartingOffset: TypeAlias = Literal["earliest", "latest"]
 
 NO_LIMIT: Final = 1 << 62
 _MAX_DIGITS: Final = 100
@@ -112,7 +112,7 @@ class ReadOptions:
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     min_partitions: int = 1
     payload: PayloadOptions = PayloadOptions()
-    start: Start = "earliest"
+    start: StartingOffset = "earliest"
     max_bytes_per_trigger: int = NO_LIMIT
     max_entries_per_trigger: int = NO_LIMIT
     """For streams: records."""
@@ -194,7 +194,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         partition_bytes=options.size("maxbytesperpartition", DEFAULT_PARTITION_BYTES),
         min_partitions=options.number("minpartitions", 1, least=1),
         payload=options.payload(),
-        start="earliest" if records else options.choice("startingposition", Start, "earliest"),
+        start="earliest" if records else options.choice("startingposition", StartingOffset, "earliest"),
         max_bytes_per_trigger=options.size("maxbytespertrigger", NO_LIMIT),
         max_entries_per_trigger=options.number("maxentriespertrigger", NO_LIMIT, least=1),
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import Histogram
-from tallybook.runtime.metrics.usage import Reading, Series
+from tallybook.runtime.metrics.usage import MetricValue, Series
 
 from .info import LagSweep
 
@@ -119,7 +119,7 @@ class StreamLoad:
         self.tail_followers = 0
         self.tail_bytes = 0
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """All readings, for ``STREAM_METRICS``."""
         return {
             "stream_confirm_seconds": self.confirm_seconds,

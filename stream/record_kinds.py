@@ -11,7 +11,7 @@ from typing import Final
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata.records.format import load_json
 from tallybook.metadata.records.kinds import LedgerOwner, RecordKind, decoding
-from tallybook.metadata.store import MetadataStore, Record
+from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.metadata.stream_use import CURSOR, HEADS, STREAM, head_record
 
 from .catalog import decode_name
@@ -72,7 +72,7 @@ STREAM_KINDS: Final = (
 )
 
 
-async def _record(store: MetadataStore, name: str) -> Record | None:
+async def _record(store: MetadataStore, name: str) -> MetadataRecord | None:
     try:
         return await store.read_record(name, linearizable=True)
     except InvalidArgument:

@@ -23,7 +23,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.metadata.records.update import RecordUpdater
-from tallybook.metadata.store import MetadataStore, Record
+from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
@@ -109,7 +109,7 @@ class SessionWatch:
         self._store = store
         self._clock = clock
         self._name = name
-        self._seen: Record | None = None
+        self._seen: MetadataRecord | None = None
         self._since = clock.monotonic()
 
     async def over(self) -> bool:

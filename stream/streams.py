@@ -26,7 +26,7 @@ from tallybook.runtime.concurrency.async_iterators import PagedListing
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, while_open
 from tallybook.runtime.concurrency.opening import opens
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 from .catalog import StreamCatalog
 from .delivery.deliveries import complete_left
@@ -149,7 +149,7 @@ class StreamStore:
         """Count the work of writers and readers opened from now on in ``load``; other stores may share it."""
         self._load = self._session.load = self._writers.load = load
 
-    def stats(self) -> Mapping[str, Reading]:
+    def stats(self) -> Mapping[str, MetricValue]:
         """Metric readings of its writers and readers, named as in ``load.STREAM_METRICS``."""
         return self._load.readings()
 

@@ -88,7 +88,7 @@ class ArchivedLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class IndexRoot:
     """The root of the index."""
 
     object_id: str
@@ -221,7 +221,7 @@ def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
     )
 
 
-def directory_message(directory: Directory) -> pb.Directory:
+def directory_message(directory: IndexRoot) -> pb.Directory:
     """The directory as a message."""
     return pb.Directory(
         object_id=directory.object_id,
@@ -250,7 +250,7 @@ def directory_message(directory: Directory) -> pb.Directory:
     )
 
 
-def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: int) -> Directory:
+def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: int) -> IndexRoot:
     """Decode the directory of ``part``.
 
     Raises:
@@ -264,7 +264,7 @@ def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: in
     listed = len(message.row_groups) + len(message.ledgers) + sum(len(ledger.runs) for ledger in message.ledgers)
     if listed > object_bytes:
         raise DamagedFile(f"{place}: its directory lists {listed} things, more than its {object_bytes} bytes can hold")
-    directory = Directory(
+    directory = IndexRoot(
         message.object_id,
         message.created_at_ms,
         tuple(RowGroup(group.rows, _read_part(group.pages)) for group in message.row_groups),
@@ -287,7 +287,7 @@ def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: in
     return directory
 
 
-def _check_directory(directory: Directory, place: str, object_bytes: int) -> None:
+def _check_directory(directory: IndexRoot, place: str, object_bytes: int) -> None:
     parts = [group.pages for group in directory.row_groups]
     parts += [run.batches for ledger in directory.ledgers for run in ledger.runs]
     if any(part.end > object_bytes or part.raw_bytes > MAX_PART_BYTES or not part.stored_bytes for part in parts):

@@ -33,9 +33,9 @@ class _Parts:
 
 
 class MemoryUpload:
-    """An ``Upload`` of a ``MemoryStore``."""
+    """An ``Upload`` of a ``MemoryObjectStore``."""
 
-    def __init__(self, store: MemoryStore, key: str) -> None:
+    def __init__(self, store: MemoryObjectStore, key: str) -> None:
         self._store = store
         self._key = key
         self._parts: _Parts | None = None
@@ -66,7 +66,7 @@ class MemoryUpload:
         return self._parts
 
 
-class MemoryStore:
+class MemoryObjectStore:
     """An ``ObjectStore`` that is not persistent."""
 
     def __init__(self, clock: Clock, *, name: str = "") -> None:

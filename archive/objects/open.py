@@ -36,7 +36,7 @@ from .credentials import AzureCredentials, S3Credentials, StoreCredentials
 from .directory_writes import DirectoryWrites
 from .encryption.store import EncryptedStore
 from .keys import is_key
-from .memory import MemoryStore
+from .memory import MemoryObjectStore
 from .port import ObjectStore
 from .retries import RetryingStore, RetryPolicy, RetrySettings
 
@@ -203,7 +203,7 @@ async def _open_plain(
         raise InvalidConfig(f"credentials for {kind} were given, and the archive is elsewhere")
     store: ObjectStore
     if isinstance(where, MemoryUrl):
-        store = MemoryStore(clock)
+        store = MemoryObjectStore(clock)
     elif isinstance(where, FileUrl):
         store = await _open_directory(where.path, rng.fork("uploads"))
     elif isinstance(where, GcsUrl):

@@ -17,7 +17,7 @@ from tallybook.cli.measure.latency import median
 from ..equipment.machine import facts
 from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
 from ..gates import Figures
-from ..pages import Report, Topic, admit, conclude
+from ..pages import ReportOption, Topic, admit, conclude
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -41,7 +41,7 @@ def main(
         "rounds"
     ],
     beside_rounds: Annotated[int, typer.Option(help="How often adds are timed beside an offloader; 0: never.")] = 5,
-    report: Report = None,
+    report: ReportOption = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}

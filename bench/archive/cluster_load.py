@@ -18,6 +18,7 @@ import typer
 
 from tallybook.cli.measure.adds import AddPlan, measure_adds
 from tallybook.cli.measure.latency import median
+from tallybook.cli.options import Metadata
 from tallybook.client.client import Client
 from tallybook.core.limits import MIB
 from tallybook.core.settings import OffloadSettings
@@ -43,7 +44,6 @@ _ADD_WINDOW: Final = 10_000
 
 app = typer.Typer(help=__doc__)
 
-Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 ArchiveDirectory = Annotated[Path, typer.Option(help="Directory of the archive.")]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..equipment.programs import Server, run_json_lines
 from ..gates import PEER, Figures
 from .system import SLACK_SECONDS, START_SECONDS, two_passes
-from .workloads import Pace, Workload, WorkloadKind
+from .workloads import BenchWorkload, Pace, WorkloadKind
 
 SCRIPT: Final = Path(__file__).parent.parent / "peers" / "bookkeeper" / "peer"
 STOP_SECONDS: Final = 120.0
@@ -38,7 +38,7 @@ class BookKeeper:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._run("start", timeout_seconds=START_SECONDS)
 
-    def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
+    def measure(self, workload: BenchWorkload, pace: Pace, rate: float) -> Figures:
         """Run a workload."""
         limit = pace.seconds + pace.flush_seconds + SLACK_SECONDS
         if workload.kind is WorkloadKind.READS:

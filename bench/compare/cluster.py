@@ -17,7 +17,7 @@ from ..equipment.proc import peak_memory_bytes, written_bytes
 from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
 from ..gates import TALLYBOOK, Figures
 from .system import SLACK_SECONDS, START_SECONDS, two_passes
-from .workloads import Pace, Workload, WorkloadKind
+from .workloads import BenchWorkload, Pace, WorkloadKind
 
 COMMITS_METRIC: Final = "tallybook_journal_commits_total"
 WRITTEN_METRIC: Final = "tallybook_journal_bytes_total"
@@ -61,7 +61,7 @@ class Tallybook:
             self._server = None
             shutil.rmtree(self.directory)
 
-    def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
+    def measure(self, workload: BenchWorkload, pace: Pace, rate: float) -> Figures:
         """Run a workload. Memory is the peak of any bookie since the start."""
         if workload.kind is WorkloadKind.CHANGE:
             return self._change(workload, pace)
@@ -79,7 +79,7 @@ class Tallybook:
             "memory_over_budget_mib": round((peak - memory_budget_bytes()) / MIB, 1),
         }
 
-    def load(self, workload: Workload, pace: Pace, rate: float = 0.0) -> Figures:
+    def load(self, workload: BenchWorkload, pace: Pace, rate: float = 0.0) -> Figures:
         """Run a workload of adds or reads; returns the figures of the load program.
 
         Raises:
@@ -115,7 +115,7 @@ class Tallybook:
         """Process ids of the bookies by name."""
         return self._pids
 
-    def _adds(self, workload: Workload, pace: Pace, rate: float, warm_up_seconds: float) -> Figures:
+    def _adds(self, workload: BenchWorkload, pace: Pace, rate: float, warm_up_seconds: float) -> Figures:
         copies = min(3, self._bookies)
         options: dict[str, float] = {
             "--entry-bytes": workload.entry_bytes,
@@ -130,7 +130,7 @@ class Tallybook:
         }
         return self._bench("write", options, pace.seconds + warm_up_seconds + SLACK_SECONDS)
 
-    def _reads(self, workload: Workload, pace: Pace) -> Figures:
+    def _reads(self, workload: BenchWorkload, pace: Pace) -> Figures:
         options = {
             "--entry-bytes": workload.entry_bytes,
             "--entries": pace.entries(workload),
@@ -140,7 +140,7 @@ class Tallybook:
         found = self._bench("read", options, pace.flush_seconds + pace.seconds + SLACK_SECONDS)
         return two_passes([found["cold"], found["warm"]])
 
-    def _written(self, workload: Workload, pace: Pace) -> Figures:
+    def _written(self, workload: BenchWorkload, pace: Pace) -> Figures:
         """Adds without a warm-up, and the bytes written to the disk after all data are flushed."""
         # The first pass over the journal writes it twice, once as zeros; this is not to be measured.
         self._adds(workload, pace, 0.0, pace.warm_up_seconds)
@@ -151,14 +151,14 @@ class Tallybook:
         written, accepted = written_bytes(self._pids.values()) - written, self.metrics()[ACCEPTED_METRIC] - accepted
         return {**figures, "written_per_byte": round(written / accepted, 3)}
 
-    def _change(self, workload: Workload, pace: Pace) -> Figures:
+    def _change(self, workload: BenchWorkload, pace: Pace) -> Figures:
         pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]
         options = ["--ack-quorum", str(workload.ack_quorum), "--before-seconds", str(pace.warm_up_seconds), *pids]
         options += ["--hung", str(workload.hung), *(["--stop"] if workload.stopped else [])]
         command = module("tallybook.bench.loads.ensemble_change", "--metadata", self._metadata, *options)
         return self._one(command, pace.warm_up_seconds + SLACK_SECONDS)
 
-    def _recovery(self, workload: Workload, pace: Pace) -> Figures:
+    def _recovery(self, workload: BenchWorkload, pace: Pace) -> Figures:
         entries = ["--entries", str(pace.entries(workload)), "--entry-bytes", str(workload.entry_bytes)]
         program = "tallybook.bench.loads.recovery"
         command = module(program, "write", "--metadata", self._metadata, *entries)

@@ -24,7 +24,7 @@ from .bookkeeper import BookKeeper
 from .cluster import Tallybook
 from .history import ComparisonResults
 from .system import System
-from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, Pace, Workload, WorkloadKind
+from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, BenchWorkload, Pace, WorkloadKind
 
 SMALLEST_COMMIT_BYTES: Final = 64 * KIB
 """The gate on the journal covers commits of at least this size."""
@@ -41,7 +41,7 @@ class Comparison:
     """
 
     def __init__(
-        self, directory: Path, results: ComparisonResults, pace: Pace, only: Collection[Workload], port: int
+        self, directory: Path, results: ComparisonResults, pace: Pace, only: Collection[BenchWorkload], port: int
     ) -> None:
         self._directory = directory
         self._results = results
@@ -67,12 +67,12 @@ class Comparison:
             for workload in self._wanted(FAILURES):
                 self._failure(number, workload)
 
-    def _wanted(self, group: Sequence[Workload]) -> list[Workload]:
+    def _wanted(self, group: Sequence[BenchWorkload]) -> list[BenchWorkload]:
         return [workload for workload in group if not self._only or workload in self._only]
 
     # -- both systems in turns ----------------------------------------------------------
 
-    def _group(self, number: int, group: Sequence[Workload]) -> None:
+    def _group(self, number: int, group: Sequence[BenchWorkload]) -> None:
         ours = Tallybook(self._directory / TALLYBOOK)
         both = any(workload.compared for workload in group)
         systems: list[System] = [self._peer, ours] if both else [ours]
@@ -86,7 +86,7 @@ class Comparison:
                 for system in systems if workload.compared else [ours]:
                     self._measure(number, system, workload)
 
-    def _measure(self, number: int, system: System, workload: Workload) -> None:
+    def _measure(self, number: int, system: System, workload: BenchWorkload) -> None:
         rate = 0.0
         if workload.half_of:
             rate = self._half_of_the_peak(number, workload.half_of)
@@ -112,7 +112,7 @@ class Comparison:
 
     # -- Tallybook alone ----------------------------------------------------------------
 
-    def _journal(self, number: int, workload: Workload) -> None:
+    def _journal(self, number: int, workload: BenchWorkload) -> None:
         """One bookie under adds, and the raw device before and after, with writes of the same size as its commits."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=1)
         self._say(number, f"starting one bookie of {cluster.name}")
@@ -128,7 +128,7 @@ class Comparison:
                 figures["journal_to_raw"] = figures["journal_mb_per_s"] / figures["raw_mb_per_s"]
             self._keep(number, cluster.name, workload, figures)
 
-    def _failure(self, number: int, workload: Workload) -> None:
+    def _failure(self, number: int, workload: BenchWorkload) -> None:
         """A failure workload, on a cluster of its own: leftovers of a dead bookie or writer must not affect others."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=workload.bookies)
         self._say(number, f"starting {workload.bookies} bookies of {cluster.name}")
@@ -137,7 +137,7 @@ class Comparison:
 
     # -- inside -------------------------------------------------------------------------
 
-    def _keep(self, number: int, system: str, workload: Workload, figures: Figures) -> None:
+    def _keep(self, number: int, system: str, workload: BenchWorkload, figures: Figures) -> None:
         self._results.add(Measurement(number, system, workload.name, figures))
         shown = ", ".join(f"{name} {value:g}" for name, value in figures.items())
         self._say(number, f"{system}, {workload.title}: {shown}")

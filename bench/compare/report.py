@@ -9,7 +9,7 @@ from tallybook.cli.measure.latency import median
 
 from ..gates import PEER, TALLYBOOK, Figures, GateVerdict, Measurement, judge
 from .gates import FAILURE_GATES, GATES, title
-from .workloads import FAILURES, GROUPS, Workload
+from .workloads import FAILURES, GROUPS, BenchWorkload
 
 PLOT_NAME: Final = "benchmarks.png"
 
@@ -155,7 +155,7 @@ def _unit(verdict: GateVerdict) -> str:
     return "x" if verdict.gate.ratio else ""
 
 
-def _workload(workload: Workload, measurements: Sequence[Measurement]) -> str:
+def _workload(workload: BenchWorkload, measurements: Sequence[Measurement]) -> str:
     """The figures of every round, and medians of rounds without errors; empty if there are none."""
     found = [measurement for measurement in measurements if measurement.workload == workload.name]
     if not found:

@@ -29,7 +29,7 @@ from ..equipment.programs import ProgramFailed
 from ..paired import Slowdown, slowdown
 from .cluster import Tallybook
 from .comparison import running
-from .workloads import WORKLOADS, Pace, Workload
+from .workloads import WORKLOADS, BenchWorkload, Pace
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 COMPARED: Final = tuple(WORKLOADS[name] for name in ("adds-1KiB", "adds-100B"))
@@ -107,7 +107,7 @@ def measure_pair(trees: Sequence[Tree], pace: Pace) -> dict[str, dict[str, float
     return rates
 
 
-def _rate(cluster: Tallybook, workload: Workload, pace: Pace) -> float:
+def _rate(cluster: Tallybook, workload: BenchWorkload, pace: Pace) -> float:
     os.sync()
     time.sleep(pace.settle_seconds)
     figures = cluster.measure(workload, pace, 0.0)
@@ -116,7 +116,7 @@ def _rate(cluster: Tallybook, workload: Workload, pace: Pace) -> float:
     return figures[_RATE]
 
 
-def summary(workload: Workload, found: Slowdown) -> str:
+def summary(workload: BenchWorkload, found: Slowdown) -> str:
     """The result of one workload as text."""
     bound = "unknown: more pairs are needed"
     if found.bound is not None:

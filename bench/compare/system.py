@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from ..equipment.programs import ProgramFailed
 from ..gates import Figures
-from .workloads import Pace, Workload
+from .workloads import BenchWorkload, Pace
 
 START_SECONDS: Final = 600.0
 """Includes the download at the first start of the peer."""
@@ -27,7 +27,7 @@ class System(Protocol):
     def start(self) -> None:
         """Start with empty data; return when it serves."""
 
-    def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
+    def measure(self, workload: BenchWorkload, pace: Pace, rate: float) -> Figures:
         """Run a workload. ``rate`` is 0 for a closed loop.
 
         Raises:

@@ -30,7 +30,7 @@ class WorkloadKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class BenchWorkload:
     """One load.
 
     Args:
@@ -82,7 +82,7 @@ class Pace:
     settle_seconds: float = 6.0
     read_share: float = 1.0
 
-    def entries(self, workload: Workload) -> int:
+    def entries(self, workload: BenchWorkload) -> int:
         """Number of entries of a workload that reads."""
         return round(workload.entries * self.read_share)
 
@@ -90,15 +90,15 @@ class Pace:
 QUICK: Final = Pace(2.0, 2.0, 12.0, 2.0, 0.1)
 """A smoke run: every workload once, too short for conclusions."""
 
-PEAK: Final = Workload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", WorkloadKind.ADDS, 1024, window=5000)
+PEAK: Final = BenchWorkload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", WorkloadKind.ADDS, 1024, window=5000)
 
-GROUPS: Final[tuple[tuple[Workload, ...], ...]] = (
+GROUPS: Final[tuple[tuple[BenchWorkload, ...], ...]] = (
     (
-        Workload("adds-100B", "100 B entries, 5,000 unconfirmed", WorkloadKind.ADDS, 100, window=5000),
+        BenchWorkload("adds-100B", "100 B entries, 5,000 unconfirmed", WorkloadKind.ADDS, 100, window=5000),
         PEAK,
-        Workload("adds-1KiB-w1000", "1 KiB entries, 1,000 unconfirmed", WorkloadKind.ADDS, 1024, window=1000),
-        Workload("alone", "1 KiB entries, one at a time", WorkloadKind.ADDS, 1024, ledgers=1, window=1),
-        Workload(
+        BenchWorkload("adds-1KiB-w1000", "1 KiB entries, 1,000 unconfirmed", WorkloadKind.ADDS, 1024, window=1000),
+        BenchWorkload("alone", "1 KiB entries, one at a time", WorkloadKind.ADDS, 1024, ledgers=1, window=1),
+        BenchWorkload(
             "half",
             "1 KiB entries, half of the peer's peak rate",
             WorkloadKind.ADDS,
@@ -108,18 +108,24 @@ GROUPS: Final[tuple[tuple[Workload, ...], ...]] = (
         ),
     ),
     (
-        Workload("adds-4KiB", "4 KiB entries, 2,000 unconfirmed", WorkloadKind.ADDS, 4096, window=2000),
-        Workload("adds-64KiB", "64 KiB entries, 200 unconfirmed", WorkloadKind.ADDS, 65536, window=200),
-        Workload("written", "64 KiB entries, 200 unconfirmed, then a flush", WorkloadKind.WRITTEN, 65536, window=200),
+        BenchWorkload("adds-4KiB", "4 KiB entries, 2,000 unconfirmed", WorkloadKind.ADDS, 4096, window=2000),
+        BenchWorkload("adds-64KiB", "64 KiB entries, 200 unconfirmed", WorkloadKind.ADDS, 65536, window=200),
+        BenchWorkload(
+            "written", "64 KiB entries, 200 unconfirmed, then a flush", WorkloadKind.WRITTEN, 65536, window=200
+        ),
     ),
-    (Workload("reads", "1 KiB entries of a closed ledger", WorkloadKind.READS, 1024, entries=400_000),),
-    (Workload("journal", "16 KiB entries, 500 unconfirmed, one bookie", WorkloadKind.JOURNAL, 16384, window=500),),
+    (BenchWorkload("reads", "1 KiB entries of a closed ledger", WorkloadKind.READS, 1024, entries=400_000),),
+    (BenchWorkload("journal", "16 KiB entries, 500 unconfirmed, one bookie", WorkloadKind.JOURNAL, 16384, window=500),),
 )
 
 FAILURES: Final = (
-    Workload("change-qa2", "a bookie is killed, Qa = 2 of 3", WorkloadKind.CHANGE, 1024, 1, bookies=4, ack_quorum=2),
-    Workload("change-qa3", "a bookie is killed, Qa = 3 of 3", WorkloadKind.CHANGE, 1024, 1, bookies=4, ack_quorum=3),
-    Workload(
+    BenchWorkload(
+        "change-qa2", "a bookie is killed, Qa = 2 of 3", WorkloadKind.CHANGE, 1024, 1, bookies=4, ack_quorum=2
+    ),
+    BenchWorkload(
+        "change-qa3", "a bookie is killed, Qa = 3 of 3", WorkloadKind.CHANGE, 1024, 1, bookies=4, ack_quorum=3
+    ),
+    BenchWorkload(
         "change-stopped",
         "a bookie is stopped, Qa = 2 of 3",
         WorkloadKind.CHANGE,
@@ -129,7 +135,7 @@ FAILURES: Final = (
         ack_quorum=2,
         stopped=True,
     ),
-    Workload(
+    BenchWorkload(
         "change-hung",
         "a bookie is killed, and three of four spares are stopped, Qa = 3 of 3",
         WorkloadKind.CHANGE,
@@ -139,7 +145,7 @@ FAILURES: Final = (
         ack_quorum=3,
         hung=3,
     ),
-    Workload(
+    BenchWorkload(
         "recovery",
         "an open ledger of 100 B entries whose writer is killed",
         WorkloadKind.RECOVERY,
@@ -153,13 +159,13 @@ FAILURES: Final = (
 WORKLOADS: Final = {workload.name: workload for group in (*GROUPS, FAILURES) for workload in group}
 
 
-def chosen(names: Collection[str]) -> list[Workload]:
+def chosen(names: Collection[str]) -> list[BenchWorkload]:
     """The workloads with these names, or with a name as prefix before a hyphen.
 
     Raises:
         InvalidArgument: a name matches no workload.
     """
-    found: list[Workload] = []
+    found: list[BenchWorkload] = []
     for name in names:
         begun = [workload for each, workload in WORKLOADS.items() if each.startswith(f"{name}-")]
         wanted = [WORKLOADS[name]] if name in WORKLOADS else begun

@@ -31,6 +31,7 @@ from tallybook.runtime.tuning import keep_freed_memory
 
 from ..equipment.local_bookie import LocalMetadata, add, local_bookie
 from ..equipment.proc import memory_bytes, peak_memory_bytes
+from ..gates import Figures
 
 ENTRY: Final = b"an entry of a small ledger, as there are many of them"
 ADD_CONCURRENCY: Final = 500
@@ -49,8 +50,6 @@ _STATS: Final = (
     "compacted_bytes_total",
     "index_compactions_total",
 )
-
-Figures = dict[str, float]
 
 
 def settings_of(directory: Path) -> BookieSettings:

@@ -18,6 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
+from tallybook.cli.options import Metadata
 from tallybook.client.client import Client
 from tallybook.client.writer.appends import AppendGroup
 from tallybook.core.errors import InvalidArgument
@@ -33,7 +34,6 @@ _BURST: Final = 64
 _MS_PER_S: Final = 1000
 
 app = typer.Typer()
-Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 
 
 async def write_for_ever(client: Client, entries: int, entry_bytes: int, tell: Callable[[int, int], None]) -> None:

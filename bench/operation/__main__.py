@@ -14,7 +14,7 @@ import typer
 from ..compare.workloads import Pace
 from ..equipment.machine import facts
 from ..gates import Figures
-from ..pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
+from ..pages import Earlier, ReportOption, Topic, admit, conclude, only_option, read_results, wanted_parts
 from .gates import GATES, HEAD, IMPORT, OVERLOAD, PARTS, TLS
 from .imports import measure_imports
 from .overload import measure_overload
@@ -35,7 +35,7 @@ def main(
     seconds: Annotated[float, typer.Option(min=1.0, help="Measured time of each load.")] = Pace().seconds,
     only: Annotated[str, only_option(PARTS)] = "",
     earlier: Earlier = None,
-    report: Report = None,
+    report: ReportOption = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     wanted, before = wanted_parts(only, PARTS), read_results(earlier)

@@ -20,16 +20,16 @@ from tallybook.runtime.security.authority import Authority, Subject
 
 from ..compare.cluster import Tallybook
 from ..compare.comparison import running
-from ..compare.workloads import PEAK, WORKLOADS, Pace, Workload, WorkloadKind
+from ..compare.workloads import PEAK, WORKLOADS, BenchWorkload, Pace, WorkloadKind
 from ..equipment.programs import ProgramFailed
 from ..gates import Figures
 
-READS: Final = Workload(
+READS: Final = BenchWorkload(
     "reads-64KiB", "64 KiB entries of a closed ledger", WorkloadKind.READS, 64 * KIB, entries=500, again=True
 )
 """A ledger that fits in the read caches: disk throughput varies more than the cost of encryption."""
 _ADDS: Final = WORKLOADS["adds-64KiB"]
-_RATES: Final[Mapping[str, tuple[Workload, str]]] = {
+_RATES: Final[Mapping[str, tuple[BenchWorkload, str]]] = {
     "tls_adds_64KiB": (_ADDS, "mb_per_s"),
     "tls_reads_64KiB": (READS, "seq_mb_per_s"),
     "tls_adds_1KiB": (PEAK, "entries_per_s"),
@@ -62,7 +62,7 @@ def measure_tls(directory: Path, pace: Pace, turns: int) -> Figures:
     return {**figures, **{f"{name}_ratio": round(median(each), 3) for name, each in ratios.items()}}
 
 
-def _rate(cluster: Tallybook, workload: Workload, figure: str, pace: Pace) -> float:
+def _rate(cluster: Tallybook, workload: BenchWorkload, figure: str, pace: Pace) -> float:
     os.sync()
     time.sleep(pace.settle_seconds)
     found = cluster.load(workload, pace)

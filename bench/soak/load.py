@@ -18,6 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
+from tallybook.cli.options import Metadata
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
@@ -51,7 +52,6 @@ _END_SECONDS: Final = 120.0
 
 app = typer.Typer(help=__doc__)
 
-Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 BookFile = Annotated[Path, typer.Option("--book", help="What must be there.")]
 
 

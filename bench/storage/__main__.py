@@ -15,7 +15,7 @@ import typer
 
 from ..equipment.machine import facts
 from ..gates import Figures
-from ..pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
+from ..pages import Earlier, ReportOption, Topic, admit, conclude, only_option, read_results, wanted_parts
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
 from .gates import BRIM, CATCH_UP, GATES, HEAD, MANY, PARTS, PEER, REPAIR, ROOM, ROT
@@ -51,7 +51,7 @@ def main(
     port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
     only: Annotated[str, only_option(PARTS)] = "",
     earlier: Earlier = None,
-    report: Report = None,
+    report: ReportOption = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     wanted, before = wanted_parts(only, PARTS), read_results(earlier)

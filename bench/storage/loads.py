@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tallybook.cli.measure.adds import AddPlan, adds_until
+from tallybook.cli.options import Metadata
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
@@ -50,7 +51,6 @@ _TELL_SECONDS: Final = 0.5
 
 app = typer.Typer(help=__doc__)
 
-Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 Ledgers = Annotated[Path, typer.Option(help="File with the ledgers that were written.")]
 
 

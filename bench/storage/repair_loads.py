@@ -21,6 +21,7 @@ import typer
 
 from tallybook.cli.measure.adds import TimedAdds
 from tallybook.cli.measure.pacing import Pacer
+from tallybook.cli.options import Metadata
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, MetadataUnavailable
@@ -31,6 +32,7 @@ from tallybook.runtime.tuning import settle_memory, tune_process
 
 from ..equipment.programs import print_json_line
 from ..gates import Figures
+from .loads import Ledgers
 from .mixture import WrittenLedger
 from .windows import save
 
@@ -43,9 +45,6 @@ _MAX_IN_FLIGHT: Final = 1_000
 _NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
-
-Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
-Ledgers = Annotated[Path, typer.Option(help="File with the ledgers that were written.")]
 
 
 @app.command()

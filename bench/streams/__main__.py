@@ -11,7 +11,7 @@ import typer
 from ..equipment.machine import facts
 from ..equipment.programs import Server, module, run_json_lines
 from ..gates import Figures
-from ..pages import Report, Topic, admit, conclude
+from ..pages import ReportOption, Topic, admit, conclude
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -32,7 +32,7 @@ def main(
     streams: Annotated[int, typer.Option(help="Streams that are created and listed.")] = 10_000,
     writers: Annotated[int, typer.Option(help="Writers that are open at a time.")] = 2_000,
     followers: Annotated[int, typer.Option(help="Readers that follow one stream.")] = 1_000,
-    report: Report = None,
+    report: ReportOption = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}

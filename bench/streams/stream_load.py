@@ -23,6 +23,7 @@ import typer
 
 from tallybook.cli.measure.latency import median, percentile
 from tallybook.cli.measure.pacing import Pacer
+from tallybook.cli.options import Metadata
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.environment import open_world
@@ -49,8 +50,6 @@ _MAX_IN_FLIGHT: Final = 10_000
 _NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
-
-Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 
 
 class _Appends(Protocol):

@@ -348,14 +348,14 @@ class DeleteRecord:
 
 StateRecord: TypeAlias = FenceRecord | LedgerKeyRecord | ExplicitLacRecord | DeleteRecord | LedgerIdentityRecord
 """A record about the state of a ledger."""
-Record: TypeAlias = BatchRecord | StateRecord
+JournalRecord: TypeAlias = BatchRecord | StateRecord
 
 
 class MalformedRecord(ValueError):
     """Bytes that are no record. The reader of the file reports them as damage, with file and offset."""
 
 
-def encode_record(record: Record) -> tuple[bytes, Buffer]:
+def encode_record(record: JournalRecord) -> tuple[bytes, Buffer]:
     """The header of ``record`` and its body, which is not copied.
 
     Raises:
@@ -448,7 +448,7 @@ _BODY_BYTES: Final = {
 """Body bytes of each kind; 0: any."""
 
 
-def decode_records(body: Buffer, record_count: int) -> Iterator[Record]:
+def decode_records(body: Buffer, record_count: int) -> Iterator[JournalRecord]:
     """The records of a block's body, in order. Their bytes are copies: they do not keep the block alive.
 
     Raises:
@@ -459,7 +459,7 @@ def decode_records(body: Buffer, record_count: int) -> Iterator[Record]:
         yield _decode_record(span, bytes(view[span.start : span.end]))
 
 
-def _decode_record(span: RecordSpan, body: bytes) -> Record:
+def _decode_record(span: RecordSpan, body: bytes) -> JournalRecord:
     if span.kind == KIND_BATCH:
         return BatchRecord(body, bool(span.flags & FLAG_RECOVERY))
     ledger_id = _ID.unpack_from(body)[0]

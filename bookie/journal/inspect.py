@@ -26,10 +26,10 @@ from .format import (
     ExplicitLacRecord,
     FenceRecord,
     JournalMark,
+    JournalRecord,
     LedgerIdentityRecord,
     LedgerKeyRecord,
     MalformedRecord,
-    Record,
     SegmentHeader,
     body_is_intact,
     decode_block_header,
@@ -185,7 +185,7 @@ def _describe(path: str, header: BlockHeader, body: memoryview) -> BlockView:
     return BlockView(path, header.offset, header.mark, header.total_bytes, header.is_seal, records, problem, later)
 
 
-def _describe_record(record: Record) -> RecordView:
+def _describe_record(record: JournalRecord) -> RecordView:
     kind = _KINDS[type(record)]
     if isinstance(record, BatchRecord):
         return _describe_batch(kind, record)

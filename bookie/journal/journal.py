@@ -35,7 +35,7 @@ from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .format import INSTANCE_BYTES, JournalMark, Record, RingGeometry, encode_record
+from .format import INSTANCE_BYTES, JournalMark, JournalRecord, RingGeometry, encode_record
 from .group_commit import Commit, GroupCommit, OnDurable
 from .keeper import SegmentKeeper
 from .replay import read_records, survey
@@ -94,7 +94,7 @@ class RecoveredJournal:
         """Whether the device refused to read part of it: another attempt may read more."""
         return any(damage.kind is DamageKind.UNREADABLE for damage in self.damage)
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self) -> AsyncIterator[JournalRecord]:
         """Every record after the trim mark, in the order of its append. May be read more than once.
 
         Raises:
@@ -275,7 +275,7 @@ class Journal:
 
     # -- writing --------------------------------------------------------------------------
 
-    def append(self, record: Record, on_durable: OnDurable) -> None:
+    def append(self, record: JournalRecord, on_durable: OnDurable) -> None:
         """Queue ``record``; ``on_durable`` is called on the loop once it is durable. Never waits.
 
         Records become durable in the order of their appends. Records beyond ``space_bytes`` stay queued until a trim

@@ -26,7 +26,7 @@ from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .format import JournalMark, Record
+from .format import JournalMark, JournalRecord
 from .journal import Journal, RecoveredJournal
 from .torn_tail import JournalDamage
 
@@ -89,7 +89,7 @@ class RecoveredJournals:
         """Positions of the journals that were given up: those with a boot counter up to ``boots``."""
         return [at for at, journal in enumerate(self._journals) if journal.boot <= boots]
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self) -> AsyncIterator[JournalRecord]:
         """Every record after the trim marks, those of a ledger in the order of their appends."""
         for journal in self._journals:
             async for record in journal.records():

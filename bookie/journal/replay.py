@@ -17,8 +17,8 @@ from tallybook.runtime.disk.port import Disk, DiskFile
 from .format import (
     BLOCK_HEADER_BYTES,
     BlockHeader,
+    JournalRecord,
     MalformedRecord,
-    Record,
     SegmentHeader,
     body_is_intact,
     decode_block_header,
@@ -92,7 +92,7 @@ async def survey(disk: Disk, directory: str, facts: Superblock) -> ScanFindings:
     return chain.findings()
 
 
-async def read_records(disk: Disk, facts: Superblock, runs: tuple[BlockRange, ...]) -> AsyncIterator[Record]:
+async def read_records(disk: Disk, facts: Superblock, runs: tuple[BlockRange, ...]) -> AsyncIterator[JournalRecord]:
     """The records of ``runs``, in the order in which they were appended.
 
     Raises:

@@ -18,9 +18,9 @@ from ..journal.format import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    JournalRecord,
     LedgerIdentityRecord,
     LedgerKeyRecord,
-    Record,
     StateRecord,
 )
 from ..ledgers.key_verification import verifier_from_record
@@ -42,7 +42,7 @@ class JournalReplay:
         self._spill = spill
         self.record_count = 0
 
-    async def run(self, records: AsyncIterator[Record]) -> None:
+    async def run(self, records: AsyncIterator[JournalRecord]) -> None:
         """Apply ``records``, in order, and flush what they leave in memory.
 
         Raises:

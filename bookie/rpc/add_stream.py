@@ -13,7 +13,7 @@ from typing import Final
 
 from tallybook.core.access import Permission, Principal
 from tallybook.core.add_kind import AddKind
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import (
     AccessDenied,
@@ -36,7 +36,7 @@ from tallybook.runtime.transport import MessageStream
 from tallybook.wire.batches import add_cost_bytes
 from tallybook.wire.messages import Ack, Attach, decode_adds, encode_acks
 
-from ..port import AddCallback, LedgerStore
+from ..port import LedgerStore
 from .load import ServiceLoad
 
 _MAX_ACKS_IN_MESSAGE: Final = 4096

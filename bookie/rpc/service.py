@@ -38,7 +38,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.part_metrics import PartMetrics
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.rate_limited_log import LogRateLimiter
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.security.in_flight import RequestsInFlight
@@ -145,7 +145,7 @@ class BookieService:
         """Bytes of answers being read or waiting to be sent, over all streams."""
         return sum(allowance.in_use for allowance in self._answer_bytes.values())
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """Values of ``METRICS``."""
         return METRICS.readings(self)
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tallybook.core.add_kind import AddKind
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
@@ -53,7 +53,6 @@ from ..journal.format import BatchRecord
 from ..ledgers.key_verification import KeyVerification, introducing_record
 from ..ledgers.state import Ledger
 from ..ledgers.table import LedgerTable
-from ..port import AddCallback
 from ..storage.flushed_batches import FlushedBatches
 from ..storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
 from .admission import CLOSED, JOURNAL_FULL, RECOVERY_SHARE, WAITING, Admission, Refusal

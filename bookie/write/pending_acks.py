@@ -16,18 +16,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tallybook.core.add_kind import AddKind
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defect
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
-from ..journal.format import Record
+from ..journal.format import JournalRecord
 from ..journal.group_commit import Commit
 from ..journal.journals import journal_of
 from ..ledgers.state import Ledger
-from ..port import AddCallback
 from .admission import Admission
 from .traced_add import TracedAdd
 
@@ -41,7 +40,7 @@ class RecordSink(Protocol):
     last_commit: Commit | None
     """The block that became durable last; while ``on_durable`` is called, the block of that record."""
 
-    def append(self, record: Record, on_durable: Callable[[], None]) -> None:
+    def append(self, record: JournalRecord, on_durable: Callable[[], None]) -> None:
         """Queue ``record``; ``on_durable`` is called on the event loop, in order of appending."""
 
 
@@ -176,7 +175,7 @@ class PendingAcks:
         queues = self._queues
         return queues[0] if len(queues) == 1 else queues[journal_of(ledger_id, len(queues))]
 
-    def append(self, record: Record, ledger: Ledger, add: PendingAdd | None = None) -> None:
+    def append(self, record: JournalRecord, ledger: Ledger, add: PendingAdd | None = None) -> None:
         """Append one record; ``add`` is answered when it is durable.
 
         Raises:

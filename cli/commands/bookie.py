@@ -23,17 +23,17 @@ from tallybook.runtime.rng import SystemRng
 
 from ..exits import RefusedToStart, disk_failed, reading_only
 from ..options import Json, Metadata, check_directory, directory
-from ..output import Record, complain, print_json, print_record, print_rows
+from ..output import ResultFields, complain, print_json, print_record, print_rows
 from ..progress import human_bytes
 from ..rights import check_own_permission
 from ..running import run, stop_event
 from ..server_options import (
     ConfigFile,
-    Format,
     GrpcListen,
     HttpListen,
-    Insecure,
+    InsecureOption,
     Level,
+    LogFormatOption,
     LogLevel,
     OptionalMetadata,
     ParentPipe,
@@ -57,7 +57,7 @@ Data = Annotated[
 BookieId = Annotated[
     str | None, typer.Option("--id", metavar="ID", help="Id of the bookie.", show_default="from the data directory")
 ]
-Set = Annotated[
+SettingOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example journal.segment_bytes=256MiB."),
 ]
@@ -74,12 +74,12 @@ def run_(
         str | None, typer.Option(metavar="HOST:PORT", help="gRPC address that is registered for clients.")
     ] = None,
     rack: Annotated[str | None, typer.Option(help="Failure domain.")] = None,
-    insecure: Insecure = False,
+    insecure: InsecureOption = False,
     config: ConfigFile = None,
-    assignments: Set = None,
+    assignments: SettingOption = None,
     print_config: PrintConfig = False,
     log_level: Level = LogLevel.INFO,
-    log_format: Format = None,
+    log_format: LogFormatOption = None,
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
@@ -169,7 +169,7 @@ def init(
     metadata: OptionalMetadata = None,
     bookie_id: BookieId = None,
     config: ConfigFile = None,
-    assignments: Set = None,
+    assignments: SettingOption = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Give up all copies in the old directory; the id gets a new one.")
     ] = False,
@@ -214,7 +214,7 @@ def init(
 
     from ..cluster import cluster  # noqa: PLC0415
 
-    async def work() -> Record:
+    async def work() -> ResultFields:
         check_directory(Path(settings.data_directory))
         disk = RealDisk()
         lost: list[str] = []
@@ -227,7 +227,7 @@ def init(
                 check, note = partial(_check_others_are_whole, client, force=force), partial(record_replacement, store)
                 cookie = await replace_identity(settings, disk, store, SystemRng(), ids, check=check, note=note)
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
-        report: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
+        report: ResultFields = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
         return {**known, "data": settings.data_directory, **report}
 
     print_record(run(work()), as_json=as_json)
@@ -255,7 +255,7 @@ def rebuild_index(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of a stopped bookie.")],
     metadata: Metadata,
     config: ConfigFile = None,
-    assignments: Set = None,
+    assignments: SettingOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build the new index, show its contents, and discard it.")
     ] = False,
@@ -276,7 +276,7 @@ def rebuild_index(
 
     from ..cluster import cluster  # noqa: PLC0415
 
-    async def work() -> Record:
+    async def work() -> ResultFields:
         clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
         try:
             async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
@@ -294,7 +294,7 @@ def rebuild_index(
     print_record(run(work()), as_json=as_json)
 
 
-def _readable(facts: Record) -> Record:
+def _readable(facts: ResultFields) -> ResultFields:
     """Lists as text."""
     return {name: "; ".join(value) or "none" if isinstance(value, list) else value for name, value in facts.items()}
 
@@ -338,7 +338,7 @@ def _living(metadata: str) -> Mapping[str, BookieInfo]:
         return run(work())
 
 
-def _describe(bookie: BookieInfo, as_json: bool) -> Record:
+def _describe(bookie: BookieInfo, as_json: bool) -> ResultFields:
     free_bytes = bookie.free_bytes or None  # not known
     return {
         "bookie_id": bookie.bookie_id,

@@ -15,7 +15,7 @@ from tallybook.core.quantities import counted
 from tallybook.metadata.records.bookie_modes import RequestedMode
 
 from ..options import Json, Metadata
-from ..output import Record, print_json
+from ..output import ResultFields, print_json
 from ..progress import Progress, show_progress
 from ..running import run
 
@@ -29,12 +29,12 @@ _WHY_SECONDS: Final = 20.0
 _WHY_WITHIN_SECONDS: Final = 5.0
 """Time-out of such a search, also if a bookie hangs."""
 
-Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
+BookieArgument = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
 
 
 def drain(
     metadata: Metadata,
-    bookie_id: Bookie,
+    bookie_id: BookieArgument,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="End the drain: the bookie keeps its copies and takes writes again.")
     ] = False,
@@ -63,7 +63,7 @@ def drain(
     _show(found, how_far(found), as_json)
 
 
-def how_far(found: Record) -> str:
+def how_far(found: ResultFields) -> str:
     """The progress of a drain, as a sentence."""
     from tallybook.repair.status.drain import some_ids  # noqa: PLC0415 (not loaded for ``bookie run``)
 
@@ -87,7 +87,7 @@ def how_far(found: Record) -> str:
 
 def readonly(
     metadata: Metadata,
-    bookie_id: Bookie,
+    bookie_id: BookieArgument,
     off: Annotated[bool, typer.Option("--off", help="Let it take writes again.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -113,7 +113,7 @@ async def _switched(client: Client, bookie_id: str, mode: RequestedMode, *, on: 
     return await switch_mode(world.store, world.membership, world.clock, rng, bookie_id, mode, on=on)
 
 
-async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force: bool) -> Record:
+async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force: bool) -> ResultFields:
     from tallybook.repair.status.drain import check_can_end, count_references  # noqa: PLC0415
     from tallybook.repair.status.drain_reasons import why_still_referenced  # noqa: PLC0415
 
@@ -154,7 +154,7 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
     return _as_record(found, why)
 
 
-def _as_record(found: BookieReferences, why: Mapping[int, str]) -> Record:
+def _as_record(found: BookieReferences, why: Mapping[int, str]) -> ResultFields:
     return {
         "bookie_id": found.bookie_id,
         "wanted": RequestedMode.DRAINING.value,
@@ -168,7 +168,7 @@ def _as_record(found: BookieReferences, why: Mapping[int, str]) -> Record:
     }
 
 
-def _show(record: Record, text: str, as_json: bool) -> None:
+def _show(record: ResultFields, text: str, as_json: bool) -> None:
     if as_json:
         print_json(record)
     else:

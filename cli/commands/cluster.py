@@ -20,7 +20,7 @@ from tallybook.runtime.settings import load_settings
 from ..cluster import cluster
 from ..exits import Exit, reading_only
 from ..options import Json, Metadata, assigned
-from ..output import Record, complain, plain, print_json, print_record, print_rows
+from ..output import ResultFields, complain, plain, print_json, print_record, print_rows
 from ..progress import Progress, human_bytes, show_progress
 from ..running import run
 from .diagnose import diagnose
@@ -120,7 +120,7 @@ def _copies(found: Overview) -> str:
     return f"{text}{reasons}; {counted(found.tasks, 'task')} in progress{paused}"
 
 
-def _archive(found: Overview) -> Record:
+def _archive(found: Overview) -> ResultFields:
     ledgers = found.ledgers
     if found.archive is None or ledgers is None:
         return {}
@@ -195,11 +195,11 @@ async def _is_behind(client: Client) -> bool:
 
 async def _check_all(
     client: Client, copies: CopyCheck, wanted: list[int], as_json: bool
-) -> tuple[WalkFindings, list[Record]]:
+) -> tuple[WalkFindings, list[ResultFields]]:
     """Check ledgers; returns which could not be checked. Prints their problems, or with ``as_json`` returns them."""
     from tallybook.repair.ledger_walk import WalkFindings, all_ledgers  # noqa: PLC0415
 
-    findings, details = WalkFindings(complete=bool(wanted)), list[Record]()
+    findings, details = WalkFindings(complete=bool(wanted)), list[ResultFields]()
     ledgers = _these(client, wanted) if wanted else all_ledgers(client.world.store, findings)
     async for found in copies.check_all(ledgers):
         if found.good:
@@ -220,7 +220,7 @@ async def _these(client: Client, wanted: Collection[int]) -> AsyncIterator[Ledge
         yield await client.ledger_metadata(ledger_id)
 
 
-def _lacks(found: LedgerCheck) -> list[Record]:
+def _lacks(found: LedgerCheck) -> list[ResultFields]:
     return [{"ledger_id": found.ledger_id, **lack._asdict()} for lack in found.lacks]
 
 
@@ -272,7 +272,7 @@ def audit(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patience: float | None) -> Record:
+async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patience: float | None) -> ResultFields:
     from tallybook.repair.audit_pass import SingleAudit  # noqa: PLC0415
 
     async with cluster(metadata) as client:
@@ -296,7 +296,7 @@ async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patie
         return _findings(found, single_audit.published)
 
 
-def _findings(found: AuditReport, published: int) -> Record:
+def _findings(found: AuditReport, published: int) -> ResultFields:
     from tallybook.repair.service import audit_json  # noqa: PLC0415
 
     return {**audit_json(found), "tasks_handed_out": published}

@@ -16,8 +16,8 @@ from ..output import print_json
 from ..running import run
 from ..server_options import (
     ConfigFile,
-    Format,
     Level,
+    LogFormatOption,
     LogLevel,
     OptionalMetadata,
     ParentPipe,
@@ -47,7 +47,7 @@ def run_(
     ] = None,
     print_config: PrintConfig = False,
     log_level: Level = LogLevel.INFO,
-    log_format: Format = None,
+    log_format: LogFormatOption = None,
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:

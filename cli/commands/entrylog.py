@@ -23,9 +23,9 @@ from tallybook.bookie.storage.entry_log.scan import LogDamage
 from tallybook.runtime.disk.port import Disk
 
 from ..exits import Exit, refuse_later_formats
-from ..offline import Directory, stopped
+from ..offline import DirectoryArgument, stopped
 from ..options import Json
-from ..output import Record, print_json, print_rows
+from ..output import ResultFields, print_json, print_rows
 from ..running import run
 
 app = typer.Typer(help="Look into the entry logs of a stopped bookie.")
@@ -34,7 +34,7 @@ _COLUMNS = ("log", "bytes", "finished", "batches", "ledgers", "damage", "later_f
 
 
 @app.command()
-def dump(directory: Directory, as_json: Json = False) -> None:
+def dump(directory: DirectoryArgument, as_json: Json = False) -> None:
     """Print the contents of the entry logs: every batch, in the order of the files, and any damage.
 
     Exit code 6 if some of it has a later format.
@@ -55,7 +55,7 @@ def dump(directory: Directory, as_json: Json = False) -> None:
 
 
 @app.command()
-def verify(directory: Directory, as_json: Json = False) -> None:
+def verify(directory: DirectoryArgument, as_json: Json = False) -> None:
     """Check every batch in every entry log, and that no log is missing or truncated.
 
     Exit code 1 if anything durable is damaged or lost. Data of a later format is listed separately; if that is all that
@@ -96,7 +96,7 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _summary(report: LogReport) -> Record:
+def _summary(report: LogReport) -> ResultFields:
     return {
         "log": _name(report.path),
         "bytes": report.size,

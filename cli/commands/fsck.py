@@ -13,13 +13,13 @@ from tallybook.core.quantities import counted
 from ..cluster import archive_keys, cluster
 from ..exits import Exit, reading_only
 from ..options import Json, Metadata
-from ..output import Record, print_json
+from ..output import ResultFields, print_json
 from ..progress import Progress, show_progress
 from ..running import run
 
 if TYPE_CHECKING:
     from tallybook.client.client import Client
-    from tallybook.repair.fsck.fsck import Bucket, Fsck, FsckFinding
+    from tallybook.repair.fsck.fsck import Fsck, FsckFinding, OpenArchive
 
 
 def fsck(
@@ -77,7 +77,7 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
     }
 
 
-async def _bucket(stack: AsyncExitStack, client: Client) -> Bucket | None:
+async def _bucket(stack: AsyncExitStack, client: Client) -> OpenArchive | None:
     """The archive of the cluster, if it has one."""
     from tallybook.archive.url_record import read_location  # noqa: PLC0415
 
@@ -85,15 +85,15 @@ async def _bucket(stack: AsyncExitStack, client: Client) -> Bucket | None:
         return None
     from tallybook.archive.reader import ArchiveReader  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
-    from tallybook.repair.fsck.fsck import Bucket  # noqa: PLC0415
+    from tallybook.repair.fsck.fsck import OpenArchive  # noqa: PLC0415
 
     archive = await stack.enter_async_context(opened(client, None, archive_keys=archive_keys()))
-    return Bucket(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
+    return OpenArchive(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
 
 
-async def _show_all(check: Fsck, as_json: bool, repair: bool) -> list[Record]:
+async def _show_all(check: Fsck, as_json: bool, repair: bool) -> list[ResultFields]:
     """Print the findings; with ``as_json`` return them."""
-    details: list[Record] = []
+    details: list[ResultFields] = []
     found: AsyncIterator[FsckFinding] = check.run()
     async for finding in found:
         if as_json:
@@ -106,17 +106,17 @@ async def _show_all(check: Fsck, as_json: bool, repair: bool) -> list[Record]:
 
 def _doing(finding: FsckFinding, repair: bool) -> str:
     """What was done about a finding, or would be with --repair, as text."""
-    from tallybook.repair.fsck.finding import RepairLedger  # noqa: PLC0415 (as above)
+    from tallybook.repair.fsck.finding import PublishRepairTask  # noqa: PLC0415 (as above)
 
     if finding.fix is None:
         return ""
-    is_task = isinstance(finding.fix, RepairLedger)
+    is_task = isinstance(finding.fix, PublishRepairTask)
     if repair:
         return " (task created)" if is_task else " (done)"
     return " (--repair creates the task)" if is_task else " (--repair does it)"
 
 
-def _as_record(finding: FsckFinding, repair: bool) -> Record:
+def _as_record(finding: FsckFinding, repair: bool) -> ResultFields:
     return {
         "what": finding.what,
         "where": finding.where,

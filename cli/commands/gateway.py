@@ -16,11 +16,11 @@ from ..output import print_json
 from ..running import run
 from ..server_options import (
     ConfigFile,
-    Format,
     GrpcListen,
     HttpListen,
-    Insecure,
+    InsecureOption,
     Level,
+    LogFormatOption,
     LogLevel,
     OptionalMetadata,
     ParentPipe,
@@ -30,7 +30,7 @@ from ..server_options import (
 )
 
 if TYPE_CHECKING:
-    from tallybook.gateway.server import Addresses
+    from tallybook.gateway.server import ListenAddresses
 
 app = typer.Typer(help="Serve ledgers and streams over gRPC, to programs in any language.")
 
@@ -45,7 +45,7 @@ def run_(
     metadata: OptionalMetadata = None,
     listen: GrpcListen = None,
     http: HttpListen = None,
-    insecure: Insecure = False,
+    insecure: InsecureOption = False,
     config: ConfigFile = None,
     assignments: Annotated[
         list[str] | None,
@@ -53,7 +53,7 @@ def run_(
     ] = None,
     print_config: PrintConfig = False,
     log_level: Level = LogLevel.INFO,
-    log_format: Format = None,
+    log_format: LogFormatOption = None,
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +71,7 @@ def run_(
         return
     set_up_log(log_level, log_format, as_json=as_json)
 
-    def serving(client: Client) -> AbstractAsyncContextManager[Addresses]:
+    def serving(client: Client) -> AbstractAsyncContextManager[ListenAddresses]:
         # Imported here because it takes long to load.
         from tallybook.gateway.server import serving  # noqa: PLC0415
 

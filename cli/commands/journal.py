@@ -21,9 +21,9 @@ from tallybook.core.errors import NewerFormat
 from tallybook.runtime.disk.port import Disk
 
 from ..exits import Exit, refuse_later_formats
-from ..offline import Directory, stopped
+from ..offline import DirectoryArgument, stopped
 from ..options import Json
-from ..output import Record, print_json, print_record
+from ..output import ResultFields, print_json, print_record
 from ..running import run
 
 app = typer.Typer(help="Look into the journal of a stopped bookie.")
@@ -33,7 +33,7 @@ _LISTS = ("damage", "later_format")
 
 @app.command()
 def dump(
-    directory: Directory,
+    directory: DirectoryArgument,
     everything: Annotated[
         bool, typer.Option("--all", help="Also print checkpointed blocks, as far as they are still in the files.")
     ] = False,
@@ -63,7 +63,7 @@ def dump(
 
 
 @app.command()
-def verify(directory: Directory, as_json: Json = False) -> None:
+def verify(directory: DirectoryArgument, as_json: Json = False) -> None:
     """Check every record that the next start would replay. Exit code 1 if anything is damaged.
 
     Each journal has a result of its own. Data of a later format is listed separately from damage; if that is all that
@@ -104,7 +104,7 @@ async def _verify_one(disk: Disk, path: str) -> dict[str, object]:
     return {**_summary(view), **live, "damage": damage, "later_format": later}
 
 
-def _summary(view: JournalView) -> Record:
+def _summary(view: JournalView) -> ResultFields:
     facts = view.facts
     return {
         "directory": view.directory,

@@ -25,7 +25,7 @@ from ..lines.ledger_append import LedgerFeeder, release_ledger_writer
 from ..lines.ledger_read import copy_range, entries_as_json, entries_as_lines, follow
 from ..lines.pipes import STDIN, read_lines
 from ..options import Json, LedgerId, Metadata, PasswordFile, read_password
-from ..output import Record, complain, note, print_json, print_record, print_rows
+from ..output import ResultFields, complain, note, print_json, print_record, print_rows
 from ..progress import Progress
 from ..removal import IfExists, Yes, confirm, delete_each
 from ..running import run
@@ -202,7 +202,7 @@ def info(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = Non
     """Show a ledger: state, replication, last entry, and the bookies that have its entries."""
     password = read_password(password_file)
 
-    async def work() -> Record:
+    async def work() -> ResultFields:
         async with cluster(metadata) as client:
             found = await client.ledger_metadata(ledger)
             lac: int | str | None = await _last_add_confirmed(client, found, password)
@@ -219,7 +219,7 @@ def info(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = Non
 def list_(metadata: Metadata, as_json: Json = False) -> None:
     """List all ledgers."""
 
-    async def work() -> list[Record]:
+    async def work() -> list[ResultFields]:
         async with cluster(metadata) as client:
             return [row async for row in _rows(client)]
 
@@ -228,7 +228,7 @@ def list_(metadata: Metadata, as_json: Json = False) -> None:
     print_rows(rows, _LIST_COLUMNS, as_json=as_json)
 
 
-async def _rows(client: Client) -> AsyncIterator[Record]:
+async def _rows(client: Client) -> AsyncIterator[ResultFields]:
     async for ledger_id in client.list_ledgers():
         try:
             yield describe(await client.ledger_metadata(ledger_id))

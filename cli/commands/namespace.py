@@ -11,7 +11,7 @@ from tallybook.stream import NamespaceInfo
 from ..exits import reading_only
 from ..lines.stream_options import DEFAULT, Policy, opened, policy_fields, with_policy
 from ..options import Json, Metadata
-from ..output import Record, print_json, print_record, print_rows
+from ..output import ResultFields, print_json, print_record, print_rows
 from ..removal import IfExists, Yes, confirm, delete_each
 from ..running import run
 
@@ -68,7 +68,7 @@ def info(metadata: Metadata, name: _Name, as_json: Json = False) -> None:
 
     with reading_only():
         found = run(work())
-    record: Record = {
+    record: ResultFields = {
         "namespace": found.name,
         "total_bytes": found.total_bytes,
         "stored_bytes": found.stored_bytes,
@@ -81,7 +81,7 @@ def info(metadata: Metadata, name: _Name, as_json: Json = False) -> None:
 def list_(metadata: Metadata, as_json: Json = False) -> None:
     """List all namespaces. The namespace 'default' always exists."""
 
-    async def work() -> list[Record]:
+    async def work() -> list[ResultFields]:
         async with opened(metadata, DEFAULT) as streams:
             return [{"namespace": name} async for name in streams.namespaces()]
 

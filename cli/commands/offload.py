@@ -28,10 +28,10 @@ from tallybook.runtime.tuning import settle_memory
 from ..cluster import archive_keys, cluster
 from ..exits import Exit, reading_only, refuse_later_formats
 from ..options import Json, Metadata
-from ..output import Record, complain, note, print_json, print_record, print_rows
+from ..output import ResultFields, complain, note, print_json, print_record, print_rows
 from ..progress import Progress, show_progress
 from ..running import run
-from ..server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_log, settings_of
+from ..server_options import ConfigFile, LogFormatOption, LogLevel, PrintConfig, set_up_log, settings_of
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.retries import StoreWithRetries
@@ -54,7 +54,7 @@ Url = Annotated[
         show_default="from the cluster's metadata",
     ),
 ]
-Set = Annotated[
+OffloadSettingOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example min_age_s=3600.")
 ]
 
@@ -64,14 +64,14 @@ def run_(
     metadata: Metadata,
     archive: Url = None,
     config: ConfigFile = None,
-    assignments: Set = None,
+    assignments: OffloadSettingOption = None,
     once: Annotated[bool, typer.Option("--once", help="Do the work that is due now, and exit.")] = False,
     print_config: PrintConfig = False,
     log_level: Annotated[
         LogLevel | None,
         typer.Option("--log-level", help="Lowest level that is logged.", show_default="warning with --once, else info"),
     ] = None,
-    log_format: Format = None,
+    log_format: LogFormatOption = None,
     as_json: Json = False,
 ) -> None:
     """Archive closed ledgers according to the policy, until Ctrl-C.
@@ -90,7 +90,7 @@ def run_(
     print_record(totals, as_json=as_json)
 
 
-async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> Record:
+async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> ResultFields:
     # Imported here because it takes long to load; below likewise.
     from tallybook.archive.memory import release_memory  # noqa: PLC0415
     from tallybook.offload.process import CLIENT_SETTINGS, opened  # noqa: PLC0415
@@ -129,7 +129,7 @@ def status(metadata: Metadata, archive: Url = None, as_json: Json = False) -> No
         print_record(run(_status(metadata, archive)), as_json=as_json)
 
 
-async def _status(metadata: str, url: str | None) -> Record:
+async def _status(metadata: str, url: str | None) -> ResultFields:
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.service import status_of  # noqa: PLC0415
 
@@ -157,7 +157,7 @@ def verify(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Record]:
+async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[ResultFields]:
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.verify import verify_objects  # noqa: PLC0415
 
@@ -166,7 +166,7 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
         opened(client, url, archive_keys=archive_keys()) as archive,
     ):
         members = [found async for found in _archived(client, wanted)]
-        rows: list[Record] = []
+        rows: list[ResultFields] = []
         progress = Progress("verifying", archive.clock, unit="objects done")
         async with show_progress(progress, archive.clock, lambda: (len(rows), _bytes_read(archive.store))):
             async for verdict in verify_objects(archive.store, archive.workers, members, partial(_current, client)):
@@ -360,7 +360,7 @@ def rebuild_catalog_(
     refuse_later_formats(later)
 
 
-async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
+async def _list_catalog(url: str) -> tuple[list[ResultFields], dict[str, str]]:
     from tallybook.archive.library import ArchiveLibrary  # noqa: PLC0415
     from tallybook.archive.objects.open import open_store  # noqa: PLC0415
 
@@ -371,7 +371,7 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
         progress = Progress("looking into the bucket", clock, unit="requests")
         async with show_progress(progress, clock, lambda: (store.retries.stats.get("read_ok", 0), _bytes_read(store))):
             library = await stack.enter_async_context(ArchiveLibrary(store))
-        rows: list[Record] = [
+        rows: list[ResultFields] = [
             {
                 "ledger_id": ledger_id,
                 "entries": found.receipt.entries,
@@ -386,7 +386,7 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
 
 async def _rebuild(
     url: str, metadata: str, *, take_over: bool, accept_lost_streams: bool
-) -> tuple[Record, dict[str, str], list[str]]:
+) -> tuple[ResultFields, dict[str, str], list[str]]:
     from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object  # noqa: PLC0415
     from tallybook.archive.stream_records import RECORDS_KEY, RecordsCopy, read_records  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
@@ -446,7 +446,7 @@ async def _rebuild(
     return counts, damaged | unreadable | lost, later
 
 
-async def _streams_back(archive: Archive, copy: RecordsCopy) -> tuple[Record, dict[str, str], dict[str, str]]:
+async def _streams_back(archive: Archive, copy: RecordsCopy) -> tuple[ResultFields, dict[str, str], dict[str, str]]:
     """Restore the stream records; returns counts, the records with problems, and what is lost."""
     from tallybook.offload.rebuild import is_own  # noqa: PLC0415
     from tallybook.stream.restore.restore import restore_streams  # noqa: PLC0415
@@ -463,7 +463,7 @@ async def _streams_back(archive: Archive, copy: RecordsCopy) -> tuple[Record, di
         if record.deleted:
             deleted += 1
             complain(f"{record.name}: it is not restored, because it was deleted, or nothing that it names is left")
-    counts: Record = {
+    counts: ResultFields = {
         "stream_records_restored": restored,
         "stream_records_deleted": deleted,
         "segments_listed_again": listed,

@@ -15,7 +15,7 @@ from ..cluster import cluster
 from ..options import Json, Metadata
 from ..output import complain, note, print_json
 from ..running import run
-from ..server_options import ConfigFile, Format, Level, LogLevel, PrintConfig, set_up_log, settings_of
+from ..server_options import ConfigFile, Level, LogFormatOption, LogLevel, PrintConfig, set_up_log, settings_of
 
 app = typer.Typer(help="Keep every ledger at its number of good copies.")
 
@@ -29,7 +29,7 @@ def run_(
     ] = None,
     print_config: PrintConfig = False,
     log_level: Level = LogLevel.INFO,
-    log_format: Format = None,
+    log_format: LogFormatOption = None,
     as_json: Json = False,
 ) -> None:
     """Find ledgers with too few good copies and restore them, until Ctrl-C.

@@ -12,7 +12,7 @@ from tallybook.core.access import Role
 from tallybook.core.errors import InvalidConfig
 
 from ..options import Json, directory
-from ..output import Record, note, print_json, print_record
+from ..output import ResultFields, note, print_json, print_record
 
 app = typer.Typer(help="Make certificates and tokens, and check a security directory.")
 
@@ -156,7 +156,7 @@ def archive_key(
     except OSError as error:
         raise InvalidConfig(f"{error.filename or file} cannot be written: {error.strerror}") from None
     names = sorted(held.keys)
-    found: Record = {
+    found: ResultFields = {
         "file": str(file),
         "current": held.current,
         "keys": names if as_json else ", ".join(names),
@@ -182,7 +182,7 @@ def _show(target: Path, as_json: bool) -> None:
     if security is None:
         raise InvalidConfig("give a security directory")
     names = security.identity.names
-    found: Record = {
+    found: ResultFields = {
         "directory": str(target),
         "names": list(names) if as_json else ", ".join(names),
         "expires_at": security.identity.expires_at.isoformat(),

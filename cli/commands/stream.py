@@ -30,7 +30,7 @@ from ..lines.stream_bounds import START_FORMS, parse_condition, parse_start, rea
 from ..lines.stream_options import DEFAULT, Namespace, Policy, StreamName, Wait, opened, policy_fields, with_policy
 from ..lines.stream_read import GapReporter, copy_records, records_as_json, records_as_lines
 from ..options import Json, Metadata
-from ..output import Record, complain, note, print_json, print_record, print_rows
+from ..output import ResultFields, complain, note, print_json, print_record, print_rows
 from ..progress import Progress
 from ..removal import IfExists, Yes, confirm, delete_each
 from ..running import run
@@ -116,7 +116,7 @@ def list_(
 ) -> None:
     """List streams. For a stream that is being written, records are counted up to its last segment."""
 
-    async def work() -> list[Record]:
+    async def work() -> list[ResultFields]:
         async with opened(metadata, namespace) as streams:
             return [row async for row in _rows(streams, prefix)]
 
@@ -125,7 +125,7 @@ def list_(
     print_rows(rows, _LIST_COLUMNS, as_json=as_json)
 
 
-async def _rows(streams: StreamStore, prefix: str) -> AsyncIterator[Record]:
+async def _rows(streams: StreamStore, prefix: str) -> AsyncIterator[ResultFields]:
     async for name in streams.list(prefix):
         try:
             yield describe(await streams.info(name))

@@ -13,7 +13,7 @@ from ..exits import reading_only
 from ..lines.stream_bounds import START_FORMS, parse_start
 from ..lines.stream_options import DEFAULT, Namespace, StreamName, opened
 from ..options import Json, Metadata
-from ..output import Record, print_json, print_rows
+from ..output import ResultFields, print_json, print_rows
 from ..removal import IfExists, Yes, confirm, delete_each
 from ..running import run
 
@@ -22,7 +22,7 @@ app = typer.Typer(help="Manage the stored positions of readers of streams.")
 _Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Name of the subscription.")]
 
 
-def _described(found: SubscriptionInfo) -> Record:
+def _described(found: SubscriptionInfo) -> ResultFields:
     return {
         "subscription": found.name,
         "cursor": None if found.cursor is None else str(found.cursor),
@@ -62,7 +62,7 @@ def create(
 def list_(metadata: Metadata, stream: StreamName, namespace: Namespace = DEFAULT, as_json: Json = False) -> None:
     """List the subscriptions of a stream, each with its position and its reader."""
 
-    async def work() -> list[Record]:
+    async def work() -> list[ResultFields]:
         async with opened(metadata, namespace) as streams:
             return [_described(found) async for found in streams.subscriptions(stream)]
 

@@ -9,7 +9,7 @@ import typer
 from ..cluster import cluster
 from ..exits import Exit, reading_only
 from ..options import Json, LedgerId, Metadata
-from ..output import Record, print_json, print_rows
+from ..output import ResultFields, print_json, print_rows
 from ..running import run
 
 if TYPE_CHECKING:
@@ -58,15 +58,15 @@ def verdict(found: EntryTrace) -> str:
     return f"{places}{archive} have the same intact copy of entry {found.entry_id}"
 
 
-def rows(found: EntryTrace) -> list[Record]:
+def rows(found: EntryTrace) -> list[ResultFields]:
     """The copies as rows of a table."""
-    lines: list[Record] = [_row(copy) for copy in found.copies]
+    lines: list[ResultFields] = [_row(copy) for copy in found.copies]
     if found.archive is not None:
         lines.append(_archive_row(found.archive))
     return lines
 
 
-def _row(copy: BookieCopy) -> Record:
+def _row(copy: BookieCopy) -> ResultFields:
     traced = copy.trace
     where = [f"{place.where}: {place.detail} ({place.size:,} bytes)" for place in traced.places] if traced else []
     return {
@@ -79,7 +79,7 @@ def _row(copy: BookieCopy) -> Record:
     }
 
 
-def _archive_row(copy: ArchiveCopy) -> Record:
+def _archive_row(copy: ArchiveCopy) -> ResultFields:
     place = copy.place
     where = [copy.object_key]
     if place is not None:

@@ -17,7 +17,7 @@ from tallybook.runtime.tasks import ThreadWorkers
 
 from ..local.launcher import LocalCluster
 from ..progress import human_bytes
-from .view import View
+from .view import DemoOutput
 
 COLLECT: Final = ("--set", "collection.interval_ms=500")
 """Options for bookies to drop released copies soon."""
@@ -27,7 +27,7 @@ _DROP_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.1
 
 
-async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], view: View, clock: Clock) -> None:
+async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], view: DemoOutput, clock: Clock) -> None:
     """Archive closed ledgers, and wait until the bookies have dropped their copies.
 
     Raises:

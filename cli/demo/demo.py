@@ -46,7 +46,7 @@ from .check import Tally, tally_of
 from .query import ask_spark, missing_for_spark
 from .source import FLIGHTS, find_flights, flights
 from .stream import StreamAct
-from .view import View
+from .view import DemoOutput
 from .writer import MODULE
 
 _KILL_BOOKIE_AT: Final = 0.5
@@ -89,7 +89,7 @@ def demo(
     missing = "switched off with --no-spark" if spark is False else missing_for_spark()
     if spark and missing:
         raise InvalidConfig(f"Spark cannot run: {missing}")
-    acts = _Demo(directory, file, count, View(clock, sys.stderr if as_json else sys.stdout), clock, missing)
+    acts = _Demo(directory, file, count, DemoOutput(clock, sys.stderr if as_json else sys.stdout), clock, missing)
     try:
         good = run(acts.run())
     finally:
@@ -117,7 +117,7 @@ class _Demo:
     """Runs the acts one after the other."""
 
     def __init__(
-        self, directory: Path, file: Path, count: int, view: View, clock: Clock, missing_for_spark: str
+        self, directory: Path, file: Path, count: int, view: DemoOutput, clock: Clock, missing_for_spark: str
     ) -> None:
         self._missing_for_spark = missing_for_spark
         self._file = file

@@ -27,7 +27,7 @@ from tallybook.runtime.clock import Clock
 
 from ..local.launcher import LocalBookie, LocalCluster
 from ..progress import human_bytes
-from .view import View
+from .view import DemoOutput
 
 _EAGER: Final = RepairSettings(interval_s=1, lease_s=2, check_period_s=0)
 """Settings for an auditor pass every second, so that the demo is short."""
@@ -38,7 +38,7 @@ _LOOK_SECONDS: Final = 0.25
 class RepairAct:
     """Wipes the disk of one bookie, and waits for the repair."""
 
-    def __init__(self, cluster: LocalCluster, view: View, clock: Clock) -> None:
+    def __init__(self, cluster: LocalCluster, view: DemoOutput, clock: Clock) -> None:
         self._cluster = cluster
         self._view = view
         self._clock = clock

@@ -31,7 +31,7 @@ from . import producer as demo_producer
 from . import spark_stream as demo_spark_stream
 from .check import Tally, tally_of
 from .source import flights
-from .view import View
+from .view import DemoOutput
 
 STREAM: Final = "flights/nyc"
 _ROLL_BYTES: Final = 16 << 20
@@ -56,7 +56,7 @@ class StreamAct:
         with_spark: whether Spark counts.
     """
 
-    def __init__(self, cluster: LocalCluster, file: Path, count: int, view: View, *, with_spark: bool) -> None:
+    def __init__(self, cluster: LocalCluster, file: Path, count: int, view: DemoOutput, *, with_spark: bool) -> None:
         self._cluster = cluster
         self._file = file
         self._count = count

@@ -22,7 +22,7 @@ _REDRAW_SECONDS: Final = 0.08
 _PLAIN_SECONDS: Final = 1.0
 
 
-class View:
+class DemoOutput:
     """Prints the output of the demo.
 
     Args:

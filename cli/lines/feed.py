@@ -27,11 +27,11 @@ WINDOW_BYTES = 8 * MIB
 
 _DRAIN_SECONDS = 1.0
 
-Sent = TypeVar("Sent")
+InFlight = TypeVar("InFlight")
 
 
-class LineFeeder(ABC, Generic[Sent]):
-    """Appends lines in groups and waits for their confirmation. ``Sent`` is a group in flight.
+class LineFeeder(ABC, Generic[InFlight]):
+    """Appends lines in groups and waits for their confirmation. ``InFlight`` is a group in flight.
 
     Args:
         progress: gets the confirmed lines.
@@ -44,7 +44,7 @@ class LineFeeder(ABC, Generic[Sent]):
         self._window_limit_bytes = window_bytes
         self._started = clock.monotonic()
         self._ended: float | None = None
-        self._window: deque[tuple[Sent, int]] = deque()
+        self._window: deque[tuple[InFlight, int]] = deque()
         self._window_bytes = 0
         self._sending = False
 
@@ -73,14 +73,14 @@ class LineFeeder(ABC, Generic[Sent]):
         """Send lines without waiting, and ``_push`` what is in flight, also if it fails half-way."""
 
     @abstractmethod
-    async def _confirmed(self, sent: Sent) -> None:
+    async def _confirmed(self, sent: InFlight) -> None:
         """Wait until a group is confirmed. May be cancelled, and called again.
 
         Raises:
             TallybookError: an append of the group failed.
         """
 
-    async def _on_confirmed(self, sent: Sent) -> None:
+    async def _on_confirmed(self, sent: InFlight) -> None:
         """Called once for each group, after it and all groups before it are confirmed."""
 
     async def feed(self, source: AsyncGenerator[list[bytes], None]) -> None:
@@ -128,7 +128,7 @@ class LineFeeder(ABC, Generic[Sent]):
     def _show(self) -> None:
         self._progress.update(self.entries, self.size_bytes, self.seconds)
 
-    def _push(self, sent: Sent, size: int) -> None:
+    def _push(self, sent: InFlight, size: int) -> None:
         self._window.append((sent, size))
         self._window_bytes += size
 

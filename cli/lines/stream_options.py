@@ -54,7 +54,7 @@ RollBytes = Annotated[
 RollAfter = Annotated[
     str | None, typer.Option("--roll-after", metavar="TIME", help="Age at which a segment with records ends.")
 ]
-Compression = Annotated[
+CompressionOption = Annotated[
     str | None, typer.Option("--compression", metavar="NAME", help="Compression of records: none, zstd, lz4.")
 ]
 DedupRecords = Annotated[
@@ -91,7 +91,7 @@ POLICY_OPTIONS: Final = {
     "offload_after": OffloadAfter,
     "roll_bytes": RollBytes,
     "roll_after": RollAfter,
-    "compression": Compression,
+    "compression": CompressionOption,
     "dedup_records": DedupRecords,
     "ensemble": Ensemble,
     "write_quorum": WriteQuorum,

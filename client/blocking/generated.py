@@ -19,7 +19,7 @@ from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.blocking.iteration import ItemIterator, LoopIterator
 from tallybook.runtime.concurrency.handle_lifetime import end_block
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 
 class Client(ClientBase):
@@ -62,7 +62,7 @@ class Client(ClientBase):
         """The limit of ``pending_bytes``. At the limit ``append`` waits, and ``append_nowait`` raises ``Busy``."""
         return self._engine.max_pending_bytes
 
-    def stats(self) -> Mapping[str, Reading]:
+    def stats(self) -> Mapping[str, MetricValue]:
         """Metric readings, named as in ``stats.CLIENT_METRICS``: pending bytes, latencies, errors."""
         return self._engine.stats()
 

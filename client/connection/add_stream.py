@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from functools import partial
 from typing import Final
 
-from tallybook.core.answers import AddAnswer, AddNotSent
+from tallybook.core.answers import AddAnswer, AddCallback, AddNotSent
 from tallybook.core.batch import peek_ids
 from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
 from tallybook.core.ids import NO_IDENTITY
@@ -27,7 +27,6 @@ from tallybook.wire.messages import Ack, Attach, decode_acks, encode_attach, enc
 
 from ..load import ClientLoad
 from .add_window import AddWindow
-from .port import AddCallback
 
 _JOINED_BYTES: Final = 64 * 1024
 """Small batches are sent together up to this size; above it, joining costs more than it saves."""

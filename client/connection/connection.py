@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from tallybook.core.access import Permission
 from tallybook.core.answers import (
+    AddCallback,
     BookieStatus,
     CopyTrace,
     DamagedBatch,
@@ -44,7 +45,7 @@ from ..load import ClientLoad
 from ..open_ledgers import LedgersAtBookie
 from .add_stream import AddStream
 from .lac_updates import LacSender
-from .port import AddCallback, AddInFlight
+from .port import AddInFlight
 from .request_stream import RequestStream
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tallybook.core.access import Permission
 from tallybook.core.answers import (
-    AddAnswer,
+    AddCallback,
     BookieStatus,
     CopyTrace,
     DamagedBatch,
@@ -28,7 +28,6 @@ from tallybook.core.answers import (
 from tallybook.core.batch import EntrySlice
 from tallybook.core.ids import NO_IDENTITY
 
-AddCallback = Callable[[AddAnswer], None]
 """Called once, on the event loop, with the answer for one batch."""
 
 

@@ -19,7 +19,7 @@ from tallybook.runtime.tracing.port import NO_TRACER, Tracer
 
 from ..ports import Connections, LedgerArchive
 from ..recovery_counters import RecoveryCounters
-from .replicas import Report
+from .replicas import FailureCallback
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class ReaderContext:
     read_metadata: Callable[[int], Awaitable[Versioned]]
     """Reads a ledger's metadata linearizably: no older than the call."""
     watch: Callable[[int], LedgerWatch]
-    report: Report
+    report: FailureCallback
     archive: LedgerArchive | None = None
     """The archive of offloaded ledgers."""
     tracer: Tracer = NO_TRACER

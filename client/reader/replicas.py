@@ -35,7 +35,7 @@ from .machine import ReadAttempt, RecentFailures, SpeculationPolicy, replica_ord
 
 T = TypeVar("T")
 
-Report: TypeAlias = Callable[[str, int, int, TallybookError], None]
+FailureCallback: TypeAlias = Callable[[str, int, int, TallybookError], None]
 """Receives reports of damaged copies: bookie id, ledger id, entry id, error."""
 
 FAILURE_EXPIRY_S: Final = 30.0
@@ -63,7 +63,7 @@ class Replicas:
         connections: Connections,
         clock: Clock,
         pace: SpeculationPolicy,
-        report: Report,
+        report: FailureCallback,
         counters: RecoveryCounters | None = None,
     ) -> None:
         self._connections = connections

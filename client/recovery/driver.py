@@ -43,7 +43,6 @@ from ..recovery_counters import RecoveryCounters
 from .last_entry import find_last_entry
 from .lossy import AcceptedLoss, LossyRecoveryMachine
 from .machine import (
-    Action,
     AwaitStragglers,
     Close,
     Failed,
@@ -52,6 +51,7 @@ from .machine import (
     FindReplacements,
     ReadEnd,
     ReadMember,
+    RecoveryAction,
     RecoveryMachine,
     WriteBack,
     obsolete_after,
@@ -263,7 +263,7 @@ class _RecoveryRun:
         self._identity = metadata.identity
         self._machine = machine
         # A position has few requests that are unfinished or unprocessed; further answers wait for space.
-        self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
+        self._events: asyncio.Queue[Callable[[], list[RecoveryAction]]] = asyncio.Queue(4 * len(self._bookies))
         self._adds: defaultdict[str, MemberAdds] = defaultdict(lambda: MemberAdds(context.clock))
         deadline_s = context.settings.request_timeout_ms / 1000
         self._read_sizes: defaultdict[str, ReadSize] = defaultdict(lambda: ReadSize(context.clock, deadline_s))
@@ -289,7 +289,7 @@ class _RecoveryRun:
     async def _drive(self, group: asyncio.TaskGroup) -> Close | Failed:
         actions = self._machine.start()
         # Requests that a later action may make obsolete.
-        open_ends: list[tuple[Action, asyncio.Task[None]]] = []
+        open_ends: list[tuple[RecoveryAction, asyncio.Task[None]]] = []
         running: set[asyncio.Task[None]] = set()
         while True:
             for action in actions:
@@ -491,5 +491,5 @@ class _RecoveryRun:
         last = self._metadata.last_fragment
         return self._bookies if entry_id >= last.first_entry_id else self._metadata.fragment_of(entry_id).bookies
 
-    async def _report(self, event: Callable[..., list[Action]], *arguments: object) -> None:
+    async def _report(self, event: Callable[..., list[RecoveryAction]], *arguments: object) -> None:
         await self._events.put(lambda: event(*arguments))

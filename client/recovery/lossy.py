@@ -38,7 +38,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.ledger.model import LedgerMetadata
 
-from .machine import Action, FindLast, Phase, ReadEnd, ReadMember, RecoveryMachine
+from .machine import FindLast, Phase, ReadEnd, ReadMember, RecoveryAction, RecoveryMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class LossyRecoveryMachine(RecoveryMachine):
             and not self._given_up(at, answer)
         }
 
-    def _fail_on(self, silent: Mapping[str, str], what: str) -> list[Action]:
+    def _fail_on(self, silent: Mapping[str, str], what: str) -> list[RecoveryAction]:
         return self._fail(
             RecoveryFailed(
                 f"{self._name}: bookies did not answer {what}: {dict(silent)}; bring them back and try again, or, if "
@@ -160,7 +160,7 @@ class LossyRecoveryMachine(RecoveryMachine):
 
     # -- fencing and reading ----------------------------------------------------------
 
-    def _uncovered(self) -> list[Action]:
+    def _uncovered(self) -> list[RecoveryAction]:
         """Continue with the members that answered; a member in limbo is fenced, though its entries are unknown."""
         if silent := self._silent(self._fences):
             return self._fail_on(silent, "which entries they have")
@@ -170,7 +170,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         self._note(self._fences)
         return self._begin(self.confirmed)
 
-    def _unsettled(self) -> list[Action]:
+    def _unsettled(self) -> list[RecoveryAction]:
         """End the ledger before the entry."""
         if silent := self._silent(self._reads):
             return self._fail_on(silent, f"whether they have entry {self.entry_id}")
@@ -183,7 +183,7 @@ class LossyRecoveryMachine(RecoveryMachine):
 
     # -- the end ----------------------------------------------------------------------
 
-    def end_failed(self, error: TallybookError) -> list[Action]:
+    def end_failed(self, error: TallybookError) -> list[RecoveryAction]:
         """The reader could not get the last confirmed batch: ask each member of its write set."""
         if self.phase is not Phase.ENDING:
             return []
@@ -191,7 +191,7 @@ class LossyRecoveryMachine(RecoveryMachine):
             return self._fail(error)
         return self._read_end()
 
-    def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
+    def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[RecoveryAction]:
         """As in ``RecoveryMachine``; in phase ENDING, the batch is the last one."""
         if self.phase is not Phase.ENDING:
             return super().read(position, entry_id, batch, more)
@@ -208,7 +208,7 @@ class LossyRecoveryMachine(RecoveryMachine):
             return self.read_failed(position, entry_id, EntryCorrupt(wrong))
         return self.end_read(header)
 
-    def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+    def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[RecoveryAction]:
         """As in ``RecoveryMachine``; in phase ENDING, go back before a batch that all members lack."""
         if self.phase is not Phase.ENDING:
             return super().read_failed(position, entry_id, error)
@@ -223,14 +223,14 @@ class LossyRecoveryMachine(RecoveryMachine):
             return self._fail_on(silent, f"whether they have entry {entry_id}")
         return self._end_before()
 
-    def _read_end(self) -> list[Action]:
+    def _read_end(self) -> list[RecoveryAction]:
         """Ask the whole write set for the last entry."""
         self._reads, self._lasts = {}, {}
         last = self.entry_id - 1
         self._fragment = self.metadata.fragment_of(last)
         return [ReadMember(position, last) for position in self._quorum.write_set(last)]
 
-    def _end_before(self) -> list[Action]:
+    def _end_before(self) -> list[RecoveryAction]:
         """The last entry has no good copy: ask each member for its last entry before it, in the same fragment."""
         self._note(self._reads)
         first, last = self._fragment.first_entry_id, self.entry_id - 1
@@ -239,11 +239,11 @@ class LossyRecoveryMachine(RecoveryMachine):
         self._lasts = {}
         return [FindLast(position, first, last) for position in range(self._quorum.ensemble)]
 
-    def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[Action]:
+    def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[RecoveryAction]:
         """A member's last entry, -1 for none; in ``limbo`` it may have lost later ones."""
         return self._after_last(position, before, last, limbo=limbo)
 
-    def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
+    def last_failed(self, position: int, before: int, error: TallybookError) -> list[RecoveryAction]:
         """A member did not answer. It must, unless it is lost: searching entry by entry would take too long."""
         if self.phase is not Phase.ENDING or before != self.entry_id - 1:
             return []
@@ -255,7 +255,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         self._note({position: error})
         return self._after_last(position, before, NO_ENTRY)
 
-    def _after_last(self, position: int, before: int, last: int, *, limbo: bool = False) -> list[Action]:
+    def _after_last(self, position: int, before: int, last: int, *, limbo: bool = False) -> list[RecoveryAction]:
         if self.phase is not Phase.ENDING or before != self.entry_id - 1 or position in self._lasts:
             return []
         if limbo:
@@ -263,7 +263,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         self._lasts[position] = last
         return [] if len(self._lasts) < self._quorum.ensemble else self._end_after(max(self._lasts.values()))
 
-    def _end_after(self, last: int) -> list[Action]:
+    def _end_after(self, last: int) -> list[RecoveryAction]:
         """Try to end after ``last``, or at the end of the previous fragment if nothing of this one is left."""
         first = self._fragment.first_entry_id
         self.entry_id = max(last + 1, first)

@@ -150,12 +150,12 @@ class Failed:
     error: TallybookError
 
 
-Action: TypeAlias = (
+RecoveryAction: TypeAlias = (
     FenceMember | ReadMember | WriteBack | AwaitStragglers | FindReplacements | ReadEnd | FindLast | Close | Failed
 )
 
 
-def obsolete_after(actions: Sequence[Action]) -> tuple[type[Action], ...]:
+def obsolete_after(actions: Sequence[RecoveryAction]) -> tuple[type[RecoveryAction], ...]:
     """The kinds of earlier requests whose answers are obsolete once the machine returns ``actions``."""
     kinds = {type(action) for action in actions}
     if kinds & {ReadMember, WriteBack, ReadEnd, FindReplacements, FindLast}:
@@ -198,25 +198,25 @@ class RecoveryMachine:
         """Positions whose original members have other bytes of some batch."""
         self._missed: dict[str, list[tuple[int, int]]] = {}
 
-    def start(self) -> list[Action]:
+    def start(self) -> list[RecoveryAction]:
         """Fence the whole ensemble of the last fragment."""
         return [FenceMember(position) for position in range(self._quorum.ensemble)]
 
     # -- fencing ----------------------------------------------------------------------
 
-    def fenced(self, position: int, answer: FenceAnswer) -> list[Action]:
+    def fenced(self, position: int, answer: FenceAnswer) -> list[RecoveryAction]:
         """A bookie has fenced the ledger, durably."""
         self._fences[position] = answer
         return self._after_fence()
 
-    def fence_failed(self, position: int, error: TallybookError) -> list[Action]:
+    def fence_failed(self, position: int, error: TallybookError) -> list[RecoveryAction]:
         """A bookie could not fence, or did not answer."""
         if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
             return self._fail(error)
         self._fences[position] = error
         return self._after_fence()
 
-    def _after_fence(self) -> list[Action]:
+    def _after_fence(self) -> list[RecoveryAction]:
         if self.phase is not Phase.FENCING:
             return []
         answers = {at: answer for at, answer in self._fences.items() if isinstance(answer, FenceAnswer)}
@@ -224,7 +224,7 @@ class RecoveryMachine:
             return self._begin(max(answer.lac for answer in answers.values()))
         return self._uncovered() if len(self._fences) == self._quorum.ensemble else []
 
-    def _begin(self, lac: int) -> list[Action]:
+    def _begin(self, lac: int) -> list[RecoveryAction]:
         """Read from the first entry that is not known to be confirmed, after the fences cover every write set."""
         if lac < self.metadata.last_fragment.first_entry_id - 1:
             sometimes("recovery: the last fragment starts above every LAC")
@@ -238,7 +238,7 @@ class RecoveryMachine:
         answered = {at for at, answer in self._fences.items() if isinstance(answer, FenceAnswer | EntryUnknown)}
         return frozenset(self._bookies[at] for at in answered)
 
-    def _uncovered(self) -> list[Action]:
+    def _uncovered(self) -> list[RecoveryAction]:
         """Fail: all members answered, and too few are fenced to exclude another ack quorum."""
         sometimes("recovery: too few fences")
         others = [error for error in self._fences.values() if isinstance(error, OtherLedger)]
@@ -251,12 +251,12 @@ class RecoveryMachine:
 
     # -- reading ----------------------------------------------------------------------
 
-    def _read(self) -> list[Action]:
+    def _read(self) -> list[RecoveryAction]:
         self.phase = Phase.READING
         self._reads = {}
         return [ReadMember(position, self.entry_id) for position in self._quorum.write_set(self.entry_id)]
 
-    def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
+    def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[RecoveryAction]:
         """A bookie returned the batch from ``entry_id``, and perhaps some that follow. Verifies their digests.
 
         A following batch that is damaged is read again from its whole write set.
@@ -289,7 +289,7 @@ class RecoveryMachine:
             return EntryCorrupt(wrong)
         return header
 
-    def _take(self, header: BatchHeader, batch: Buffer) -> list[Action]:
+    def _take(self, header: BatchHeader, batch: Buffer) -> list[RecoveryAction]:
         """Write a copy back to its write set."""
         copy = BatchCopy(header, bytes(batch))
         self._window.put(copy)
@@ -299,14 +299,14 @@ class RecoveryMachine:
         self._end_found = self.entry_id > MAX_ID
         return [self._add(copy, at) for at in self._quorum.write_set(copy.entry_id)]
 
-    def _go_on(self) -> list[Action]:
+    def _go_on(self) -> list[RecoveryAction]:
         """Read on while the window has space; otherwise wait for answers."""
         if not self._end_found and self._window.has_space():
             return self._read()
         self.phase = Phase.WRITING
         return self._after_answer()
 
-    def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+    def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[RecoveryAction]:
         """A bookie has no good copy, or did not answer."""
         if self.phase is not Phase.READING or entry_id != self.entry_id:
             return []
@@ -320,11 +320,11 @@ class RecoveryMachine:
             return self._found_end()
         return self._unsettled() if len(self._reads) == self._quorum.write_quorum else []
 
-    def _found_end(self) -> list[Action]:
+    def _found_end(self) -> list[RecoveryAction]:
         self._end_found = True
         return self._go_on()
 
-    def _unsettled(self) -> list[Action]:
+    def _unsettled(self) -> list[RecoveryAction]:
         """Fail: no member has a good copy of the entry, and too few say that it is absent."""
         sometimes("recovery: neither a copy nor proof that there is none")
         kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
@@ -351,15 +351,15 @@ class RecoveryMachine:
         """The bookie at a position for an entry, in this recovery's copy of the fragments."""
         return next(each for each in reversed(self._fragments) if each.first_entry_id <= entry_id).bookies[position]
 
-    def added(self, position: int, entry_id: int) -> list[Action]:
+    def added(self, position: int, entry_id: int) -> list[RecoveryAction]:
         """A bookie has the batch on disk."""
         return self._after_add(position, entry_id, None)
 
-    def add_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+    def add_failed(self, position: int, entry_id: int, error: TallybookError) -> list[RecoveryAction]:
         """A bookie did not take the batch."""
         return self._after_add(position, entry_id, error)
 
-    def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
+    def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[RecoveryAction]:
         if entry_id not in self._window.copies or self.phase not in (Phase.READING, Phase.WRITING, Phase.REPLACING):
             return []
         original = self._holder(entry_id, position) in self._bookies
@@ -388,7 +388,7 @@ class RecoveryMachine:
             missed = self._missed.setdefault(self._holder(copy.entry_id, at), [])
             missed.append((copy.entry_id, copy.header.last_entry_id))
 
-    def _after_answer(self) -> list[Action]:
+    def _after_answer(self) -> list[RecoveryAction]:
         """Settle the window once every member answered; once Qa members have each batch, wait only a bounded time."""
         if not self._end_found and self._window.has_space(share=2):
             self._waiting = False
@@ -401,7 +401,7 @@ class RecoveryMachine:
         self._round += 1
         return [AwaitStragglers(self._round)]
 
-    def stragglers_late(self, round_number: int) -> list[Action]:
+    def stragglers_late(self, round_number: int) -> list[RecoveryAction]:
         """The wait for stragglers is over: the batches they miss are recorded, for a later repair."""
         if self.phase is not Phase.WRITING or not self._waiting or round_number != self._round:
             return []
@@ -415,7 +415,7 @@ class RecoveryMachine:
             self._irreplaceable.update(late)
         return self._settle()
 
-    def _settle(self) -> list[Action]:
+    def _settle(self) -> list[RecoveryAction]:
         self._waiting = False
         for copy in self._window.copies.values():
             contradicting = self._contradicting(copy)
@@ -458,7 +458,7 @@ class RecoveryMachine:
         names = ", ".join(self._bookies[at] for at in stays)
         return RecoveryFailed(f"{self._name}: {names} has other bytes, and no bookie can replace it")
 
-    def replacements_found(self, found: Mapping[int, str]) -> list[Action]:
+    def replacements_found(self, found: Mapping[int, str]) -> list[RecoveryAction]:
         """Use the replacements that were found; the other positions cannot be replaced."""
         if self.phase is not Phase.REPLACING:
             return []
@@ -475,7 +475,7 @@ class RecoveryMachine:
         for at, bookie in taken.items():
             self._replace(at, bookie, lacking[at])
         self.phase = Phase.WRITING
-        actions: list[Action] = []
+        actions: list[RecoveryAction] = []
         for copy in self._window.copies.values():
             for at in taken:
                 if at in copy.adds and copy.entry_id >= lacking[at]:
@@ -495,7 +495,7 @@ class RecoveryMachine:
             older.append(Fragment(each.first_entry_id, bookies))
         self._fragments = older
 
-    def _after_write(self) -> list[Action]:
+    def _after_write(self) -> list[RecoveryAction]:
         for copy in self._window.copies.values():
             if not self._enough(copy.good, copy.entry_id):
                 kinds = {self._holder(copy.entry_id, at): type(failure).__name__ for at, failure in copy.failures}
@@ -512,7 +512,7 @@ class RecoveryMachine:
 
     # -- the end ----------------------------------------------------------------------
 
-    def _end(self) -> list[Action]:
+    def _end(self) -> list[RecoveryAction]:
         last = self.entry_id - 1
         if last == NO_ENTRY:
             return self._close(NO_ENTRY, 0)
@@ -522,7 +522,7 @@ class RecoveryMachine:
         self.phase = Phase.ENDING
         return [ReadEnd(last)]
 
-    def end_read(self, header: BatchHeader) -> list[Action]:
+    def end_read(self, header: BatchHeader) -> list[RecoveryAction]:
         """``ReadEnd`` returned the header of the verified batch."""
         if self.phase is not Phase.ENDING:
             return []
@@ -530,28 +530,28 @@ class RecoveryMachine:
             return self._fail(RecoveryFailed(f"{self._name}: entry {self.entry_id - 1} does not end its batch"))
         return self._close(header.last_entry_id, header.ledger_length)
 
-    def end_failed(self, error: TallybookError) -> list[Action]:
+    def end_failed(self, error: TallybookError) -> list[RecoveryAction]:
         """``ReadEnd`` failed: the last batch cannot be read, so the ledger's length is unknown."""
         if self.phase is not Phase.ENDING:
             return []
         return self._fail(RecoveryFailed(f"{self._name}: its last batch cannot be read: {error}"))
 
-    def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[Action]:
+    def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[RecoveryAction]:
         """``FindLast`` returned a member's last entry; only used by ``LossyRecoveryMachine``."""
         return []
 
-    def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
+    def last_failed(self, position: int, before: int, error: TallybookError) -> list[RecoveryAction]:
         """``FindLast`` failed; only used by ``LossyRecoveryMachine``."""
         return []
 
-    def _close(self, last_entry_id: int, length: int) -> list[Action]:
+    def _close(self, last_entry_id: int, length: int) -> list[RecoveryAction]:
         self.phase = Phase.CLOSING
         missed = tuple(
             MissedRange(bookie_id, ranges[0][0], ranges[-1][1]) for bookie_id, ranges in sorted(self._missed.items())
         )
         return [Close(last_entry_id, length, tuple(self._fragments), missed)]
 
-    def _fail(self, error: TallybookError) -> list[Action]:
+    def _fail(self, error: TallybookError) -> list[RecoveryAction]:
         if self.phase is Phase.FAILED:
             return []
         self.phase = Phase.FAILED

@@ -105,7 +105,7 @@ class Died:
     error: TallybookError
 
 
-Action: TypeAlias = (
+WriterAction: TypeAlias = (
     Send
     | SendLater
     | BatchLimitsKnown

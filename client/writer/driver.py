@@ -28,7 +28,6 @@ from ..connection.port import AddInFlight, BookieConnection
 from ..placement.replacement import ReplacementFinder
 from ..ports import UpdateLedger
 from .actions import (
-    Action,
     BatchLimitsKnown,
     ChangeEnsemble,
     Confirmed,
@@ -41,6 +40,7 @@ from .actions import (
     ReplacementWanted,
     Send,
     SendLater,
+    WriterAction,
 )
 from .ensemble.members import MemberState
 from .ensemble_change import EnsembleChanger
@@ -333,7 +333,7 @@ class WriterDriver:
 
     # -- actions ----------------------------------------------------------------------
 
-    def _perform(self, actions: list[Action]) -> None:
+    def _perform(self, actions: list[WriterAction]) -> None:
         for action in actions:
             match action:
                 case Send():

@@ -24,14 +24,15 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.metadata.ledger.model import LedgerMetadata, change_ensemble, record_missed, require_open
+from tallybook.metadata.ledger_update import Transition
 from tallybook.metadata.store import MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff, jittered
 from tallybook.runtime.logging import logger
 
 from ..placement.replacement import ReplacementFinder
-from ..ports import Transition, UpdateLedger
-from .actions import Action, ChangeEnsemble
+from ..ports import UpdateLedger
+from .actions import ChangeEnsemble, WriterAction
 from .ensemble.metadata_queue import MetadataTurn
 from .machine import WriterMachine
 from .shared import SharedWriterServices
@@ -78,7 +79,7 @@ class EnsembleChanger:
         update: UpdateLedger,
         clock: Clock,
         *,
-        perform: Callable[[list[Action]], None],
+        perform: Callable[[list[WriterAction]], None],
         learned: Callable[[LedgerMetadata], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
         common: SharedWriterServices,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tallybook.core.errors import Busy, NotEnoughBookies, PeerError, StorageError, TallybookError
 
 from .ack_codes import CONNECTION_CODES
-from .actions import Action
+from .actions import WriterAction
 from .machine import WriterMachine
 
 
@@ -30,12 +30,12 @@ class ForceRound:
         """Whether the member at a position has to be asked (again)."""
         return self._machine.error is None and position in self._awaited
 
-    def done(self, position: int) -> list[Action]:
+    def done(self, position: int) -> list[WriterAction]:
         """The member has made its entries durable; the last one moves the LAC."""
         self._awaited.discard(position)
         return [] if self._awaited else self._machine.forced(self._through, self._length)
 
-    def failed(self, position: int, error: TallybookError, *, connected: bool, now: float) -> list[Action]:
+    def failed(self, position: int, error: TallybookError, *, connected: bool, now: float) -> list[WriterAction]:
         """The request to a member failed.
 
         Args:
@@ -46,11 +46,11 @@ class ForceRound:
         lost = connected and error.wire_code in CONNECTION_CODES
         return self._machine.disconnected(position, now) if lost else []
 
-    def timed_out(self, position: int, error: TallybookError) -> list[Action]:
+    def timed_out(self, position: int, error: TallybookError) -> list[WriterAction]:
         """The member has failed for the add timeout, at last with ``error``."""
         return self._end(position, error)
 
-    def _end(self, position: int, error: TallybookError) -> list[Action]:
+    def _end(self, position: int, error: TallybookError) -> list[WriterAction]:
         if isinstance(error, PeerError | StorageError):
             reason = f"{self._machine.bookie_of(position)} could not make durable what it had acked: {error.message}"
             error = NotEnoughBookies(f"ledger {self._machine.ledger_id}: {reason}")

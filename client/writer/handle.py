@@ -27,6 +27,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState, close
+from tallybook.metadata.ledger_update import Transition
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon, while_open
 from tallybook.runtime.tasks import Tasks
@@ -34,7 +35,7 @@ from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
 from ..placement.replacement import ReplacementFinder
-from ..ports import Transition, UpdateLedger
+from ..ports import UpdateLedger
 from ..recovery_counters import RecoveryCounters
 from .appends import Appends, PendingAppend
 from .chosen_ids import ChosenIdsWriter

@@ -43,7 +43,6 @@ from tallybook.metadata.ledger.model import Fragment, MissedRange
 from ..refusals import refusal_of_all
 from .ack_codes import CONNECTION_CODES, RETRIED_CODES, ends_writer, refusal
 from .actions import (
-    Action,
     BatchLimitsKnown,
     ChangeEnsemble,
     Confirmed,
@@ -56,6 +55,7 @@ from .actions import (
     ReplacementWanted,
     Send,
     SendLater,
+    WriterAction,
 )
 from .batch_limits import BatchLimits
 from .ensemble.failure_detector import busy_for_too_long, lives, loss_of_quorum, overdue, quorum_lost_at, too_far_behind
@@ -187,13 +187,13 @@ class WriterMachine:
 
     # -- events -----------------------------------------------------------------------
 
-    def submit(self, first: int, last: int, payload_bytes: int, data: bytes, now: float) -> list[Action]:
+    def submit(self, first: int, last: int, payload_bytes: int, data: bytes, now: float) -> list[WriterAction]:
         """A batch was sealed. Batches come in order and without gaps."""
         check(self.error is None, f"ledger {self.ledger_id}: batch submitted to a writer that has ended")
         self._now = now
         batch = WriterBatch(first, last, payload_bytes, data, self.quorum.write_set(first), now)
         self._batches[first] = self._unconfirmed[first] = batch
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         for position in batch.write_set:
             member = self._positions[position]
             if member.state is MemberState.UP:
@@ -201,13 +201,13 @@ class WriterMachine:
                 self._send_due(position, actions)
         return actions
 
-    def connected(self, position: int, now: float) -> list[Action]:
+    def connected(self, position: int, now: float) -> list[WriterAction]:
         """A connection to the bookie was opened: send every batch that it has not acked."""
         member = self._positions[position]
         if member.state is MemberState.GONE or self.error is not None:
             return []
         self._now = now
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         member.state, member.busy_since, member.unreached = MemberState.UP, None, None
         member.outbox.restart()
         self._learn_sizes(actions)
@@ -225,7 +225,7 @@ class WriterMachine:
         member.serving = not member.outbox.unanswered and not member.doubted
         return actions
 
-    def identified(self, position: int, life: Incarnation) -> list[Action]:
+    def identified(self, position: int, life: Incarnation) -> list[WriterAction]:
         """A connection to the bookie was opened, and shows its incarnation. Unless there are actions, use it."""
         member = self._positions[position]
         before, member.incarnation = member.incarnation or life, life
@@ -236,15 +236,15 @@ class WriterMachine:
             return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: {lost}"))
         return []
 
-    def unreached(self, position: int, error: TallybookError) -> list[Action]:
+    def unreached(self, position: int, error: TallybookError) -> list[WriterAction]:
         """A connection attempt failed. If all bookies refuse this client, waiting is useless and the writer ends."""
         self._positions[position].unreached = error
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         self._learn_sizes(actions)
         refusal = refusal_of_all([member.unreached for member in self._positions], f"ledger {self.ledger_id}")
         return actions if refusal is None or self._change is not None else self.die(refusal)
 
-    def disconnected(self, position: int, now: float) -> list[Action]:
+    def disconnected(self, position: int, now: float) -> list[WriterAction]:
         """The connection was lost. The outcome of batches in flight is unknown; they are sent again."""
         member = self._positions[position]
         if member.state is not MemberState.UP or self.error is not None:
@@ -259,7 +259,7 @@ class WriterMachine:
             member.doubted = True
         return [Reconnect(position)]
 
-    def gone(self, position: int) -> list[Action]:
+    def gone(self, position: int) -> list[WriterAction]:
         """The bookie at this position now has another directory id: its disk was replaced.
 
         Everything that it held is lost, so none of its acks counts any more.
@@ -282,13 +282,13 @@ class WriterMachine:
         self._want_another(actions)
         return actions
 
-    def acked(self, position: int, first: int, bookie_id: str) -> list[Action]:
+    def acked(self, position: int, first: int, bookie_id: str) -> list[WriterAction]:
         """A bookie acked a batch. The ack counts only if the bookie is still the member at ``position``."""
         member = self._positions[position]
         if member.state is MemberState.GONE or member.bookie_id != bookie_id:
             sometimes("writer: an ack of who does not hold the position")
             return []
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         member.busy_since, member.refused_with, member.serving = None, None, member.state is MemberState.UP
         member.doubted = member.doubted and not member.serving
         if member.missed.growing and member.state is MemberState.UP:
@@ -313,13 +313,13 @@ class WriterMachine:
             self._confirm_head(actions)
         return actions
 
-    def forced(self, through: int, length: int) -> list[Action]:
+    def forced(self, through: int, length: int) -> list[WriterAction]:
         """Every bookie made its acked entries durable: the LAC is ``through``, with ``length`` payload bytes."""
         if self.error is None and through > self.lac:
             self.lac, self.lac_length = through, length
         return []
 
-    def refused(self, position: int, answer: AddAnswer, now: float) -> list[Action]:
+    def refused(self, position: int, answer: AddAnswer, now: float) -> list[WriterAction]:
         """The bookie at ``position`` refused a batch with ``answer.code``."""
         if self.error is not None:
             return []
@@ -344,13 +344,13 @@ class WriterMachine:
         member.refused_with = error_class(code)
         return [*self._lose(position), Rejoin(position)]
 
-    def resume(self, position: int, pause: int, now: float) -> list[Action]:
+    def resume(self, position: int, pause: int, now: float) -> list[WriterAction]:
         """The pause of a ``SendLater`` action is over."""
         member = self._positions[position]
         if self.error is not None or member.state is not MemberState.UP or not member.outbox.resume(pause):
             return []
         self._now = now
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         self._send_due(position, actions)
         if not member.outbox.unanswered:
             # The refused batches were acked or given up meanwhile, so the member no longer counts as busy.
@@ -366,12 +366,12 @@ class WriterMachine:
         """Correct since when the bookie at a position owes the ack of a batch: not from when the batch was queued."""
         self._positions[position].outbox.sent(first, since)
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[WriterAction]:
         """Time has passed: give up members that owe an ack for too long. Call a few times per timeout."""
         if self.error is not None:
             return []
         self._now = now
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         for index, member in enumerate(self._positions):
             if member.state is MemberState.DOWN and now - member.away_since >= self.rules.add_timeout_s:
                 actions += self._lose(index)
@@ -398,11 +398,11 @@ class WriterMachine:
     def _may_change(self) -> bool:
         return self.rules.max_changes > 0 and not self.rules.deferred and self._change is None and self.error is None
 
-    def _want_another(self, actions: list[Action]) -> None:
+    def _want_another(self, actions: list[WriterAction]) -> None:
         if self._may_change and ReplacementWanted() not in actions:
             actions.append(ReplacementWanted())
 
-    def begin_change(self, replacements: Mapping[int, str], now: float) -> list[Action]:
+    def begin_change(self, replacements: Mapping[int, str], now: float) -> list[WriterAction]:
         """Replacements were found: start the change for those positions that still need one.
 
         From here on nothing is confirmed. The new fragment starts after the LAC, at a batch boundary.
@@ -426,7 +426,7 @@ class WriterMachine:
         self._learn_sizes([])
         return [ChangeEnsemble(self.fragment, self._change.wanted)]
 
-    def changed(self, now: float) -> list[Action]:
+    def changed(self, now: float) -> list[WriterAction]:
         """The metadata store has confirmed the change.
 
         Acks of replaced bookies no longer count, so a batch that had its ack quorum may lose it.
@@ -435,7 +435,7 @@ class WriterMachine:
         if change is None or self.error is not None:
             return []
         self._now = now
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         silent = tuple(at for at in change.positions if self._positions[at].outbox.unanswered)
         for at in change.positions:
             before = self._positions[at]
@@ -455,11 +455,11 @@ class WriterMachine:
         self._confirm_head(actions)
         return actions
 
-    def unchanged(self) -> list[Action]:
+    def unchanged(self) -> list[WriterAction]:
         """The change did not and never will take effect: continue with the present members."""
         sometimes("writer: a change was not made")
         self._change = None
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         self._learn_sizes(actions)
         self._confirm_head(actions)
         return actions
@@ -474,7 +474,7 @@ class WriterMachine:
 
     # -- the end ----------------------------------------------------------------------
 
-    def die(self, error: TallybookError) -> list[Action]:
+    def die(self, error: TallybookError) -> list[WriterAction]:
         """End the writer: nothing is confirmed from here on, even if acks arrive."""
         if self.error is not None:
             return []
@@ -490,14 +490,14 @@ class WriterMachine:
         self._unconfirmed.clear()
         return [Released(held), Died(error)]
 
-    def _learn_sizes(self, actions: list[Action], *, quorum: bool = False) -> None:
+    def _learn_sizes(self, actions: list[WriterAction], *, quorum: bool = False) -> None:
         joining = self._change.wanted.bookies if self._change is not None else ()
         if self.sizes.learn(self._positions, joining, quorum=quorum):
             actions.append(BatchLimitsKnown())
 
     # -- rules ------------------------------------------------------------------------
 
-    def _send_due(self, position: int, actions: list[Action]) -> None:
+    def _send_due(self, position: int, actions: list[WriterAction]) -> None:
         outbox = self._positions[position].outbox
         for first in outbox.due():
             batch = self._batches.get(first)
@@ -505,7 +505,7 @@ class WriterMachine:
                 outbox.sent(first, self._now)
                 actions.append(Send(position, first, batch.data))
 
-    def _confirm_head(self, actions: list[Action]) -> None:
+    def _confirm_head(self, actions: list[WriterAction]) -> None:
         """Confirm batches with an ack quorum from the head of the queue; never past a gap or during a change."""
         if self._change is not None or self.error is not None:
             if self._change is not None:
@@ -534,7 +534,7 @@ class WriterMachine:
             self._retire_if_done(batch, actions)
         self._lose_laggards(actions)
 
-    def _lose_laggards(self, actions: list[Action]) -> None:
+    def _lose_laggards(self, actions: list[WriterAction]) -> None:
         """Give up slow members for which too many bytes are retained."""
         for index in range(len(self._positions)):
             if too_far_behind(index, self._positions, self.quorum, self.rules, self._now):
@@ -544,7 +544,7 @@ class WriterMachine:
             elif self._positions[index].behind_since is not None:
                 sometimes("writer: a member that is behind is waited for, others are overloaded, too")
 
-    def _retire_if_done(self, batch: WriterBatch, actions: list[Action]) -> None:
+    def _retire_if_done(self, batch: WriterBatch, actions: list[WriterAction]) -> None:
         if not any(batch.owed_to(position) for position in batch.write_set):
             del self._batches[batch.first]
             actions.append(Released(len(batch.data)))
@@ -558,7 +558,7 @@ class WriterMachine:
         member.missed.growing = not member.retained_for
         return grew
 
-    def _lose(self, position: int) -> list[Action]:
+    def _lose(self, position: int) -> list[WriterAction]:
         """Stop retaining batches for a member and record which confirmed batches it misses."""
         member = self._positions[position]
         if not member.retained_for or self.error is not None:
@@ -568,7 +568,7 @@ class WriterMachine:
         member.state, member.serving, member.doubted = MemberState.LOST, False, True
         member.busy_since, member.behind_since, member.lag_bytes = None, None, 0
         member.outbox.clear()
-        actions: list[Action] = []
+        actions: list[WriterAction] = []
         for batch in list(self._batches.values()):
             if batch.confirmed and batch.owed_to(position):
                 if self._miss(position, batch):
@@ -577,7 +577,7 @@ class WriterMachine:
         self._want_another(actions)
         return actions
 
-    def _give_up_without_quorum(self, now: float) -> list[Action]:
+    def _give_up_without_quorum(self, now: float) -> list[WriterAction]:
         """Fail once a batch has waited a timeout without an ack quorum; ``hopeful_s`` if members may still ack."""
         oldest = next(iter(self._unconfirmed.values()), None)
         lost_at = quorum_lost_at(self._positions, self.quorum)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from .base import Settings
 from .client import ClientSettings
-from .types import Addresses, Hosts, SecurityDirectory, address
+from .types import AddressList, Hosts, SecurityDirectory, address
 
 
 class ConsoleSettings(Settings):
@@ -25,7 +25,7 @@ class ConsoleSettings(Settings):
         description="Host names that browsers use for it, besides addresses, `localhost`, the name of its machine and "
         "those of its certificate; comma-separated in the environment.",
     )
-    processes: Addresses = Field(
+    processes: AddressList = Field(
         default=(),
         max_length=1_000,
         description="Addresses (HOST:PORT of health and metrics) of gateways, offloaders and repairs, for the "

@@ -136,6 +136,6 @@ Traces = Annotated[
 
 
 Hosts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], BeforeValidator(_split)]
-Addresses = Annotated[
+AddressList = Annotated[
     tuple[Annotated[str, Field(max_length=260), AfterValidator(address)], ...], BeforeValidator(_split)
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.metadata.records.leader import decode_leader
-from tallybook.metadata.store import Record
+from tallybook.metadata.store import MetadataRecord
 from tallybook.repair.service import AUDITOR_RECORD, STALE_SECONDS
 
 
@@ -19,7 +19,7 @@ class AuditorLiveness:
         self._version: int | None = None
         self._since = 0.0
 
-    def status(self, record: Record | None, now: float, audited_s_ago: int | None) -> dict[str, object]:
+    def status(self, record: MetadataRecord | None, now: float, audited_s_ago: int | None) -> dict[str, object]:
         """The auditor and its ``state``: running, silent, "nobody" (no auditor), or unreadable.
 
         Args:

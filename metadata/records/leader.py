@@ -35,7 +35,7 @@ from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, run_until_set
 
-from ..store import MetadataStore, Ok, Record
+from ..store import MetadataRecord, MetadataStore, Ok
 from .format import FIRST, check_format
 from .json_errors import DECODE_ERRORS
 
@@ -194,7 +194,7 @@ class Leadership:
 
     async def _win(self, busy: str = "") -> _Term:
         """Wait until there is no other leader, and take the lead; ``busy`` as for ``lead_once``."""
-        seen: Record | None = None
+        seen: MetadataRecord | None = None
         began = seen_at = self._clock.monotonic()
         lease, away = self._lease, None
         while True:
@@ -227,7 +227,7 @@ class Leadership:
     def _poll_seconds(self) -> float:
         return jittered(self._rng, min(MAX_POLL_SECONDS, self._lease / RENEWALS))
 
-    async def _take(self, found: Record | None) -> _Term | None:
+    async def _take(self, found: MetadataRecord | None) -> _Term | None:
         """Write this candidate into the record; ``None`` if that may have failed."""
         began, value = self._clock.monotonic(), self._value(self._name)
         result = await self._store.write_record(self._record, value, None if found is None else found.version)
@@ -240,7 +240,7 @@ class Leadership:
         content = {"holder": holder, "lease_ms": lease_ms, "by": self._name, "write": self._writes, "who": self._who}
         return json.dumps({"format": FIRST, **content}).encode()
 
-    def _holder(self, found: Record | None) -> tuple[str | None, float]:
+    def _holder(self, found: MetadataRecord | None) -> tuple[str | None, float]:
         """Name of the leader, ``None`` if there is none, and its lease in seconds."""
         if found is None:
             return None, self._lease

@@ -13,7 +13,7 @@ from tallybook.core.errors import InvariantViolation, TallybookError, is_defect
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from ..store import MetadataStore, Ok, Record, WriteResult
+from ..store import MetadataRecord, MetadataStore, Ok, WriteResult
 from ..write_attempts import Attempts
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class RecordUpdater:
         self._rng = rng
         self._timeout_seconds = timeout_seconds
 
-    async def update(self, name: str, transition: RecordTransition) -> Record:
+    async def update(self, name: str, transition: RecordTransition) -> MetadataRecord:
         """Apply ``transition`` and return the record that has its change.
 
         Raises:
@@ -63,7 +63,7 @@ class RecordUpdater:
                     raise
                 attempts.give_up(error)
             if isinstance(result, Ok):
-                return Record(wanted, result.version)
+                return MetadataRecord(wanted, result.version)
             await attempts.failed(result, version)
 
     async def change(

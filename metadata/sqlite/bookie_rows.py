@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tallybook.runtime.boot_clock import BootClock
 
-from ..codec import BookieRegistration, decode_bookie, encode_bookie
+from ..codec import StoredRegistration, decode_bookie, encode_bookie
 
 # Each has the same condition: boot_id = ? AND beat_ms BETWEEN ? AND ?, with the parameters Moment.alive.
 _LIVE: Final = """
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     value: bytes
     beat_ms: int
 
-    def registered(self, name: str) -> BookieRegistration:
+    def registered(self, name: str) -> StoredRegistration:
         """The decoded registration."""
         return decode_bookie(self.value, f"{name}, bookie {self.bookie_id!r}")
 
@@ -64,7 +64,7 @@ def live(connection: sqlite3.Connection, at: Moment) -> list[Row]:
     return [Row(*row) for row in connection.execute(_LIVE, at.alive)]
 
 
-def insert(connection: sqlite3.Connection, registered: BookieRegistration, at: Moment) -> None:
+def insert(connection: sqlite3.Connection, registered: StoredRegistration, at: Moment) -> None:
     """Insert or replace a registration, and delete dead ones."""
     connection.execute(_SWEEP, at.alive)
     row = (registered.info.bookie_id, registered.session, encode_bookie(registered), at.boot_id, at.now_ms)
@@ -76,7 +76,7 @@ def beat(connection: sqlite3.Connection, bookie_id: str, session: str, at: Momen
     return connection.execute(_BEAT, (at.now_ms, bookie_id, session, *at.alive)).rowcount == 1
 
 
-def change(connection: sqlite3.Connection, registered: BookieRegistration, at: Moment) -> bool:
+def change(connection: sqlite3.Connection, registered: StoredRegistration, at: Moment) -> bool:
     """Change a live registration. False if it is dead."""
     parameters = (encode_bookie(registered), registered.info.bookie_id, registered.session, *at.alive)
     return connection.execute(_CHANGE, parameters).rowcount == 1

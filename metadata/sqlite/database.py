@@ -24,7 +24,7 @@ from . import schema
 
 T = TypeVar("T")
 Job: TypeAlias = Callable[[sqlite3.Connection], T]
-Transaction: TypeAlias = Callable[[sqlite3.Connection, Job[T]], T]
+TransactionRunner: TypeAlias = Callable[[sqlite3.Connection, Job[T]], T]
 
 FIRST_PAUSE_SECONDS: Final = 0.002
 MAX_PAUSE_SECONDS: Final = 0.032
@@ -196,7 +196,7 @@ class Database:
             for write, result in zip(writes, results, strict=True):
                 write.end(result)
 
-    def _on_thread(self, transaction: Transaction[T], job: Job[T]) -> T:
+    def _on_thread(self, transaction: TransactionRunner[T], job: Job[T]) -> T:
         """Run ``job`` as a transaction, and map SQLite errors to Tallybook errors."""
         if self._connection is None:
             raise InvariantViolation("a job was given to the SQLite thread before it had connected")

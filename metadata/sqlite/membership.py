@@ -16,7 +16,7 @@ from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, Meta
 from tallybook.runtime.boot_clock import BootClock
 from tallybook.runtime.tasks import Tasks
 
-from ..codec import BookieRegistration
+from ..codec import StoredRegistration
 from ..rules import check_bookie_id, check_same_bookie, takes_over
 from ..store import BookieInfo, MembershipWatch
 from . import bookie_rows
@@ -45,7 +45,7 @@ class SqliteMembership:
             MetadataOutcomeUnknown: it may have been registered; the entry would expire.
         """
         check_bookie_id(info.bookie_id)
-        registered = BookieRegistration(info, self.database.rng.uuid())
+        registered = StoredRegistration(info, self.database.rng.uuid())
 
         def job(connection: sqlite3.Connection) -> None:
             at = self.moment()
@@ -105,7 +105,7 @@ class SqliteMembership:
 class SqliteRegistration:
     """Implements ``Registration``."""
 
-    def __init__(self, membership: SqliteMembership, registered: BookieRegistration, beat_ms: int) -> None:
+    def __init__(self, membership: SqliteMembership, registered: StoredRegistration, beat_ms: int) -> None:
         self.registered = registered
         self._membership = membership
         self._database = membership.database
@@ -150,7 +150,7 @@ class SqliteRegistration:
             MetadataOutcomeUnknown: it may have been changed; repeat the call.
         """
         check_same_bookie(self.registered.info.bookie_id, info)
-        changed = BookieRegistration(info, self.registered.session)
+        changed = StoredRegistration(info, self.registered.session)
         if not await self._database.write(lambda c: bookie_rows.change(c, changed, self._membership.moment())):
             self.end()
             raise MetadataConflict(f"bookie {info.bookie_id} is no longer registered by this process")

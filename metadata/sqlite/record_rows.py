@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 
-from ..store import BadVersion, Ok, Record, WriteResult
+from ..store import BadVersion, MetadataRecord, Ok, WriteResult
 
 
-def read(connection: sqlite3.Connection, name: str) -> Record | None:
+def read(connection: sqlite3.Connection, name: str) -> MetadataRecord | None:
     """The record under ``name``, or ``None``."""
     row = connection.execute("SELECT value, version FROM records WHERE name = ?", (name,)).fetchone()
-    return None if row is None else Record(bytes(row[0]), row[1])
+    return None if row is None else MetadataRecord(bytes(row[0]), row[1])
 
 
 def write(connection: sqlite3.Connection, name: str, value: bytes, expected_version: int | None) -> WriteResult:

@@ -30,8 +30,8 @@ from ..store import (
     Deletion,
     LedgerPage,
     LedgerWatch,
+    MetadataRecord,
     Ok,
-    Record,
     RecordPage,
     Unknown,
     Versioned,
@@ -228,7 +228,7 @@ class SqliteStore:
 
         await self._database.write(job)
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """The record under ``name``, or ``None``; every read here is linearizable."""
         check_record_name(name)
         return await self._database.read(lambda connection: record_rows.read(connection, name))

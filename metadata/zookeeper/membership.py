@@ -17,13 +17,13 @@ from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, Meta
 from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.tasks import Tasks
 
-from ..codec import BookieRegistration, decode_bookie, encode_bookie
+from ..codec import StoredRegistration, decode_bookie, encode_bookie
 from ..rules import check_bookie_id, check_same_bookie, takes_over
 from ..store import BookieInfo, MembershipWatch
 from .layout import Layout
 from .requests import children, create, delete, get, write_announced
 from .session import Session
-from .watches import Kind, WatchHub
+from .watches import WatchHub, WatchKind
 
 READ_BATCH: Final = 100
 """Nodes read in one pipeline."""
@@ -47,7 +47,7 @@ class ZooKeeperMembership:
             MetadataConflict: another live process is registered under this bookie id.
             MetadataUnavailable: ZooKeeper does not answer; a created node is removed with this session.
         """
-        registered = BookieRegistration(info, self.session.rng.uuid())
+        registered = StoredRegistration(info, self.session.rng.uuid())
         path = self.layout.bookie(check_bookie_id(info.bookie_id))
         await self._create(path, registered)
         registration = ZooKeeperRegistration(self, path, registered)
@@ -55,7 +55,7 @@ class ZooKeeperMembership:
         self._tasks.spawn(registration.watch(), name=f"registration of {info.bookie_id}")
         return registration
 
-    async def _create(self, path: str, registered: BookieRegistration) -> None:
+    async def _create(self, path: str, registered: StoredRegistration) -> None:
         value = encode_bookie(registered)
         deadline = self.session.deadline()
         while True:
@@ -69,7 +69,7 @@ class ZooKeeperMembership:
             else:
                 return
 
-    async def _is_ours(self, path: str, registered: BookieRegistration) -> bool:
+    async def _is_ours(self, path: str, registered: StoredRegistration) -> bool:
         """Whether the existing node was created by this registration; removes that of an earlier incarnation.
 
         Raises:
@@ -104,14 +104,14 @@ class ZooKeeperMembership:
                     found[info.bookie_id] = info
         return dict(sorted(found.items()))
 
-    def decode(self, path: str, data: bytes) -> BookieRegistration:
+    def decode(self, path: str, data: bytes) -> StoredRegistration:
         """Decode a bookie's node."""
         return decode_bookie(data, f"{self.session.name}: node {path}")
 
     def watch(self) -> MembershipWatch:
         """Start watching the set of live bookies."""
         path = self.layout.bookies
-        return self.hub.watch("the live bookies", (Kind.CHILDREN, path), (Kind.NODE, path))
+        return self.hub.watch("the live bookies", (WatchKind.CHILDREN, path), (WatchKind.NODE, path))
 
     def forget(self, registration: ZooKeeperRegistration) -> None:
         """Remove an ended registration."""
@@ -131,13 +131,15 @@ class ZooKeeperMembership:
 class ZooKeeperRegistration:
     """Implements ``Registration``."""
 
-    def __init__(self, membership: ZooKeeperMembership, path: str, registered: BookieRegistration) -> None:
+    def __init__(self, membership: ZooKeeperMembership, path: str, registered: StoredRegistration) -> None:
         self.registered = registered
         self._membership = membership
         self._session = membership.session
         self._path = path
         self._lost = asyncio.Event()
-        self._watch = membership.hub.watch(f"the registration of bookie {registered.info.bookie_id}", (Kind.NODE, path))
+        self._watch = membership.hub.watch(
+            f"the registration of bookie {registered.info.bookie_id}", (WatchKind.NODE, path)
+        )
 
     async def lost(self) -> None:
         """Return once the store no longer lists this registration."""
@@ -185,7 +187,7 @@ class ZooKeeperRegistration:
             MetadataOutcomeUnknown: it may have been changed; repeat the call.
         """
         check_same_bookie(self.registered.info.bookie_id, info)
-        changed = BookieRegistration(info, self.registered.session)
+        changed = StoredRegistration(info, self.registered.session)
         version = await self._version()
         if version is not None:
             request = write_announced(self._path, encode_bookie(changed), version, self._membership.layout.bookies)

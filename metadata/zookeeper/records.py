@@ -14,7 +14,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from tallybook.core.errors import MetadataOutcomeUnknown
 
 from ..rules import check_record_name, check_record_prefix, check_record_value
-from ..store import BadVersion, Ok, Record, Unknown, WriteResult
+from ..store import BadVersion, MetadataRecord, Ok, Unknown, WriteResult
 from .compare_and_set import compare_and_set
 from .layout import Layout, record_entries
 from .requests import children, create, delete, get
@@ -29,11 +29,11 @@ class ZooKeeperRecords:
         self._session = session
         self._layout = layout
 
-    async def read(self, name: str, *, linearizable: bool) -> Record | None:
+    async def read(self, name: str, *, linearizable: bool) -> MetadataRecord | None:
         """The record under ``name``, or ``None``; never older than this client's earlier reads and writes."""
         path = self._layout.record(check_record_name(name))
         [found] = await self._session.ask(get(path), linearizable=linearizable, optional=True)
-        return None if found is None else Record(bytes(found[0]), found[1].version)
+        return None if found is None else MetadataRecord(bytes(found[0]), found[1].version)
 
     async def write(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
         """Replace the record if it still has ``expected_version``, or create it if that is ``None``."""

@@ -43,7 +43,7 @@ from tallybook.runtime.security.thread_tls import connect_tls
 from tallybook.runtime.tasks import ThreadWorkers
 
 from ..connection_status import ConnectionStatus
-from .requests import Request, sync
+from .requests import ZooKeeperCall, sync
 
 REFUSALS: Final = (BadVersionError, NodeExistsError, NoNodeError)
 """Answers that callers handle: raised unchanged."""
@@ -176,7 +176,7 @@ class Session:
         self._kazoo.stop()
         self._kazoo.close()
 
-    async def ask(self, *requests: Request, linearizable: bool = False, optional: bool = False) -> list[Any]:
+    async def ask(self, *requests: ZooKeeperCall, linearizable: bool = False, optional: bool = False) -> list[Any]:
         """Send repeatable requests, pipelined in order; return their answers.
 
         With ``optional`` the answer for a node that does not exist is ``None``.
@@ -200,7 +200,7 @@ class Session:
             except (_CutOff, TimeoutError) as error:
                 await self.pause_before(deadline, error)
 
-    async def tell(self, request: Request) -> Any:
+    async def tell(self, request: ZooKeeperCall) -> Any:
         """Send a request once; return its answer.
 
         Raises:
@@ -216,7 +216,7 @@ class Session:
             reason = str(error) or type(error).__name__
             raise MetadataOutcomeUnknown(f"{self.name}: the connection was cut off: {reason}") from error
 
-    async def _send(self, requests: tuple[Request, ...], deadline: float, *, optional: bool = False) -> list[Any]:
+    async def _send(self, requests: tuple[ZooKeeperCall, ...], deadline: float, *, optional: bool = False) -> list[Any]:
         answers = [self._submit(request) for request in requests]
         async with asyncio.timeout(max(0.0, deadline - self.clock.monotonic())):
             results = await asyncio.gather(*answers, return_exceptions=True)
@@ -251,7 +251,7 @@ class Session:
         if not await Backoff(self.clock, self.rng, first_s=_PAUSE_SECONDS, deadline=deadline).pause():
             raise self._unavailable(f"not done within {self.timeout_seconds} s: {error!r}") from error
 
-    def _submit(self, request: Request) -> asyncio.Future[Any]:
+    def _submit(self, request: ZooKeeperCall) -> asyncio.Future[Any]:
         """Pass a request to kazoo; the future gets its answer."""
         future: asyncio.Future[Any] = self._loop.create_future()
 

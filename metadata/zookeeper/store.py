@@ -29,8 +29,8 @@ from ..store import (
     Deletion,
     LedgerPage,
     LedgerWatch,
+    MetadataRecord,
     Ok,
-    Record,
     RecordPage,
     Unknown,
     Versioned,
@@ -42,7 +42,7 @@ from .records import ZooKeeperRecords
 from .requests import create, create_checked, delete, delete_recorded, get, write
 from .session import Session
 from .tree import LedgerTree, create_once
-from .watches import Kind, WatchHub
+from .watches import WatchHub, WatchKind
 
 
 class ZooKeeperStore:
@@ -218,7 +218,7 @@ class ZooKeeperStore:
 
     def watch_ledger(self, ledger_id: int) -> LedgerWatch:
         """Start watching one ledger."""
-        return self._hub.watch(f"ledger {ledger_id}", (Kind.NODE, self._layout.ledger(check_ledger_id(ledger_id))))
+        return self._hub.watch(f"ledger {ledger_id}", (WatchKind.NODE, self._layout.ledger(check_ledger_id(ledger_id))))
 
     async def read_cookie(self, bookie_id: str) -> bytes | None:
         """The identity recorded for a bookie, or ``None`` if there is none. A linearizable read."""
@@ -264,7 +264,7 @@ class ZooKeeperStore:
         except NoNodeError:
             return
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """The record under ``name``, or ``None``; without ``linearizable`` perhaps slightly older."""
         return await self._records.read(name, linearizable=linearizable)
 

@@ -23,11 +23,11 @@ from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.tasks import Tasks
 
 from ..watch import Wakeup
-from .requests import Request, children, exists
+from .requests import ZooKeeperCall, children, exists
 from .session import Session
 
 
-class Kind(Enum):
+class WatchKind(Enum):
     """Which changes of a node are watched."""
 
     NODE = "node"
@@ -36,7 +36,7 @@ class Kind(Enum):
     """Creation and deletion of its children; the node must exist."""
 
 
-Key: TypeAlias = tuple[Kind, str]
+Key: TypeAlias = tuple[WatchKind, str]
 
 ARM_BATCH: Final = 100
 """Requests per pipeline, so that many watches are armed again quickly after a reconnection."""
@@ -109,10 +109,10 @@ class WatchHub:
             for key in keys:
                 self._wake(key)
 
-    def _arming(self, key: Key) -> Request:
+    def _arming(self, key: Key) -> ZooKeeperCall:
         kind, path = key
         # Always the same callback: kazoo has a set of them per path, so arming twice is harmless.
-        return children(path, self._fired) if kind is Kind.CHILDREN else exists(path, self._fired)
+        return children(path, self._fired) if kind is WatchKind.CHILDREN else exists(path, self._fired)
 
     def _fired(self, event: WatchedEvent) -> None:
         """Called by kazoo, in its callback thread."""
@@ -122,7 +122,7 @@ class WatchHub:
 
     def _take(self, event: WatchedEvent) -> None:
         # Parents of watched children are never deleted, so only this type concerns children.
-        key = (Kind.CHILDREN if event.type == EventType.CHILD else Kind.NODE, event.path)
+        key = (WatchKind.CHILDREN if event.type == EventType.CHILD else WatchKind.NODE, event.path)
         if key in self._waiting:
             self._wake(key)
             self._to_arm[key] = None

@@ -22,7 +22,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers, run_together
 
-from ..survey import LedgerSurvey
+from ..survey import LedgerListing
 from ..totals import Totals
 from .decisions import LedgerLocations, is_there, locate_ledgers
 from .manifest_writer import ManifestWriter
@@ -48,7 +48,7 @@ class BucketKeeper:
 
     def __init__(
         self,
-        survey: LedgerSurvey,
+        survey: LedgerListing,
         store: ObjectStore,
         workers: Workers,
         settings: OffloadSettings,

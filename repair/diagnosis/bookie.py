@@ -11,7 +11,7 @@ from typing import Final
 from tallybook.core.limits import KIB
 
 from .causes import BottleneckFinding, Cause, Evidence
-from .samples import Change
+from .samples import SampleDelta
 
 BUSY: Final = 0.8
 """Part of the time for which a resource is in use. Above it, most requests wait and queues grow fast."""
@@ -51,13 +51,13 @@ _WRITES: Final = ("append", "sync", "mark")
 _OF_INDEX: Final = ("index", "index_sync")
 
 
-def bookie_findings(change: Change) -> list[BottleneckFinding]:
+def bookie_findings(change: SampleDelta) -> list[BottleneckFinding]:
     """The findings of all rules."""
     found = [rule(change) for rule in RULES]
     return [finding for finding in found if finding is not None]
 
 
-def _disk_full(change: Change) -> BottleneckFinding | None:
+def _disk_full(change: SampleDelta) -> BottleneckFinding | None:
     waited = change.rate("tallybook_bookie_disk_full_seconds_total")
     used = change.now("tallybook_bookie_disk_used_fraction")
     read_only = change.now("tallybook_bookie_read_only") > 0
@@ -75,7 +75,7 @@ def _disk_full(change: Change) -> BottleneckFinding | None:
     )
 
 
-def busiest_journal(change: Change) -> float:
+def busiest_journal(change: SampleDelta) -> float:
     """Part of the time for which the busiest journal device writes.
 
     A write is counted in full when it ends, so one that began before the first sample may exceed the time between both.
@@ -83,7 +83,7 @@ def busiest_journal(change: Change) -> float:
     return min(1.0, change.busiest("tallybook_journal_device_seconds_total"))
 
 
-def _journal(change: Change) -> BottleneckFinding | None:
+def _journal(change: SampleDelta) -> BottleneckFinding | None:
     """A journal device that is busy or slow; the cause is its throughput or the latency of a sync.
 
     Of several journals the busiest counts: each ledger belongs to one journal, and its adds wait for that one.
@@ -111,7 +111,7 @@ def _journal(change: Change) -> BottleneckFinding | None:
     )
 
 
-def _checkpoints(change: Change) -> BottleneckFinding | None:
+def _checkpoints(change: SampleDelta) -> BottleneckFinding | None:
     """Adds that wait for space that a checkpoint frees; the cause is its slowest step."""
     stalled = max(
         change.rate("tallybook_bookie_add_stall_seconds_total", where=where) for where in ("write_cache", "journal")
@@ -137,7 +137,7 @@ def _checkpoints(change: Change) -> BottleneckFinding | None:
     )
 
 
-def _lookups(change: Change) -> BottleneckFinding | None:
+def _lookups(change: SampleDelta) -> BottleneckFinding | None:
     """Index lookups, by reads and by adds to ledgers that are not in memory."""
     busy = change.rate("tallybook_bookie_index_lookup_busy_seconds_total")
     each = change.mean("tallybook_bookie_index_lookup_seconds")
@@ -159,7 +159,7 @@ def _lookups(change: Change) -> BottleneckFinding | None:
     )
 
 
-def _reads(change: Change) -> BottleneckFinding | None:
+def _reads(change: SampleDelta) -> BottleneckFinding | None:
     busy = change.rate("tallybook_bookie_entry_log_read_busy_seconds_total")
     each = change.mean("tallybook_bookie_entry_log_read_seconds")
     spent = change.grown("tallybook_bookie_entry_log_read_seconds_sum")
@@ -188,7 +188,7 @@ def _reads(change: Change) -> BottleneckFinding | None:
     )
 
 
-RULES: Final[tuple[Callable[[Change], BottleneckFinding | None], ...]] = (
+RULES: Final[tuple[Callable[[SampleDelta], BottleneckFinding | None], ...]] = (
     _disk_full,
     _journal,
     _checkpoints,

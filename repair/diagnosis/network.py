@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .causes import BottleneckFinding, Cause, Evidence
-from .samples import Change, ProcessKind
+from .samples import ProcessKind, SampleDelta
 
 FAR_SECONDS: Final = 0.01
 """In a data centre a message takes less than a millisecond; this is longer than most journals take for a write."""
@@ -20,7 +20,7 @@ MAINLY: Final = 0.5
 """More than half of the time that a client waits."""
 
 
-def network_findings(changes: Sequence[Change]) -> list[BottleneckFinding]:
+def network_findings(changes: Sequence[SampleDelta]) -> list[BottleneckFinding]:
     """One finding for each process with a slow network."""
     bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
     clients = [change for change in changes if change.kind is not ProcessKind.BOOKIE]
@@ -32,7 +32,7 @@ def network_findings(changes: Sequence[Change]) -> list[BottleneckFinding]:
     return [finding for finding in found if finding is not None]
 
 
-def _between(client: Change, inside: float, late: float) -> BottleneckFinding | None:
+def _between(client: SampleDelta, inside: float, late: float) -> BottleneckFinding | None:
     outside = client.mean("tallybook_client_add_seconds")
     # Each message waits for both event loops, there and back.
     late += client.mean("tallybook_process_loop_lag_seconds")

@@ -7,7 +7,7 @@ from typing import Final
 
 from .bookie import BUSY, SOME
 from .causes import BottleneckFinding, Cause, Evidence
-from .samples import Change, ProcessKind
+from .samples import ProcessKind, SampleDelta
 
 LOOP_BUSY: Final = 0.85
 """Part of a processor. An event loop that uses more is nearly always behind."""
@@ -32,13 +32,13 @@ _OF_CLIENTS: Final = ("adds that wait", "age of the journal queue", "bytes in fl
 """Reasons to refuse an add that mean overload. The other reasons are signs of other causes."""
 
 
-def process_findings(change: Change) -> list[BottleneckFinding]:
+def process_findings(change: SampleDelta) -> list[BottleneckFinding]:
     """The findings of all rules."""
     found = [rule(change) for rule in RULES]
     return [finding for finding in found if finding is not None]
 
 
-def _processor(change: Change) -> BottleneckFinding | None:
+def _processor(change: SampleDelta) -> BottleneckFinding | None:
     busy = change.rate("tallybook_process_loop_cpu_seconds_total")
     late = change.mean("tallybook_process_loop_lag_seconds")
     if busy < LOOP_BUSY and late < LATE_SECONDS:
@@ -55,7 +55,7 @@ def _processor(change: Change) -> BottleneckFinding | None:
     )
 
 
-def _metadata(change: Change) -> BottleneckFinding | None:
+def _metadata(change: SampleDelta) -> BottleneckFinding | None:
     away = sum(
         change.grown("tallybook_metadata_errors_total", error=error)
         for error in ("MetadataUnavailable", "MetadataOutcomeUnknown")
@@ -87,7 +87,7 @@ def _metadata(change: Change) -> BottleneckFinding | None:
     )
 
 
-def _object_store(change: Change) -> BottleneckFinding | None:
+def _object_store(change: SampleDelta) -> BottleneckFinding | None:
     waiting = change.now("tallybook_offload_waiting_ledgers")
     busy = change.rate("tallybook_archive_request_busy_seconds_total")
     slowed = change.rate("tallybook_archive_wait_seconds_total")
@@ -117,7 +117,7 @@ def _object_store(change: Change) -> BottleneckFinding | None:
     )
 
 
-def _overload(change: Change) -> BottleneckFinding | None:
+def _overload(change: SampleDelta) -> BottleneckFinding | None:
     if change.kind is ProcessKind.GATEWAY:
         refused = change.rate("tallybook_gateway_calls_rejected_total")
         asked = change.rate("tallybook_gateway_calls_total")
@@ -141,7 +141,7 @@ def _overload(change: Change) -> BottleneckFinding | None:
     )
 
 
-RULES: Final[tuple[Callable[[Change], BottleneckFinding | None], ...]] = (
+RULES: Final[tuple[Callable[[SampleDelta], BottleneckFinding | None], ...]] = (
     _processor,
     _metadata,
     _object_store,

@@ -64,7 +64,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SampleDelta:
     """The change between two samples of one process."""
 
     before: Sample

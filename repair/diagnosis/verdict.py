@@ -15,7 +15,7 @@ from .bookie import bookie_findings, busiest_journal
 from .causes import ADVICE, MEANINGS, BottleneckFinding, Cause, Evidence
 from .network import network_findings
 from .processes import process_findings
-from .samples import Change, ProcessKind, Sample
+from .samples import ProcessKind, Sample, SampleDelta
 
 SOME_TRAFFIC: Final = 1.0
 """Adds and reads per second in the whole cluster; with fewer it is idle."""
@@ -66,12 +66,12 @@ def diagnose(
         silent: processes that did not answer, and why.
     """
     unknown = dict(silent or {})
-    changes: list[Change] = []
+    changes: list[SampleDelta] = []
     for name in sorted({*before, *after} - set(unknown)):
         if name not in before or name not in after:
             unknown[name] = "answered only once"
             continue
-        change = Change(before[name], after[name])
+        change = SampleDelta(before[name], after[name])
         if change.is_one_life:
             changes.append(change)
         else:
@@ -88,12 +88,12 @@ def diagnose(
     )
 
 
-def _of_one(change: Change) -> list[BottleneckFinding]:
+def _of_one(change: SampleDelta) -> list[BottleneckFinding]:
     of_bookie = bookie_findings(change) if change.kind is ProcessKind.BOOKIE else []
     return of_bookie + process_findings(change)
 
 
-def _nothing_found(changes: Sequence[Change]) -> BottleneckFinding:
+def _nothing_found(changes: Sequence[SampleDelta]) -> BottleneckFinding:
     bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
     if not bookies:
         return BottleneckFinding(Cause.UNKNOWN, "", 0.0, (Evidence("bookies that were seen", 0, ""),))
@@ -105,7 +105,7 @@ def _nothing_found(changes: Sequence[Change]) -> BottleneckFinding:
     return BottleneckFinding(Cause.CLIENTS, "", 0.0, (*traffic, *_used(bookies, changes)))
 
 
-def _used(bookies: Sequence[Change], changes: Sequence[Change]) -> list[Evidence]:
+def _used(bookies: Sequence[SampleDelta], changes: Sequence[SampleDelta]) -> list[Evidence]:
     """The utilization of the busiest process for each resource, as evidence that none is a bottleneck."""
     journal = max(map(busiest_journal, bookies))
     used = [Evidence("of the time the busiest device writes a journal", journal, "part")]

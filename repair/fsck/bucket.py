@@ -26,7 +26,7 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.offload.bucket.orphans import Owned
 
 from ..ledger_walk import WalkFindings, all_ledgers
-from .finding import FsckFinding, Step, cut_off
+from .finding import FsckFinding, RepairStep, cut_off
 
 _REFUSED: Final = "the store does not give the object"
 LEDGERS_PER_PROBE: Final = 1_000
@@ -35,7 +35,7 @@ ALONE: Final = "it was the only copy: restore the object from a version or a rep
 
 
 async def check_bucket(
-    metadata: MetadataStore, store: ObjectStore, reader: ArchiveReader, step: Step
+    metadata: MetadataStore, store: ObjectStore, reader: ArchiveReader, step: RepairStep
 ) -> AsyncIterator[FsckFinding]:
     """Check each object that holds a ledger, and find objects that belong to no ledger.
 
@@ -112,7 +112,7 @@ def _of(metadata: LedgerMetadata, receipt: Receipt, problem: str) -> FsckFinding
 
 
 async def _orphans(
-    metadata: MetadataStore, store: ObjectStore, known: dict[str, str], step: Step
+    metadata: MetadataStore, store: ObjectStore, known: dict[str, str], step: RepairStep
 ) -> AsyncIterator[FsckFinding]:
     held = Owned(frozenset(known), frozenset())
     alone: list[str] = []

@@ -16,7 +16,7 @@ from tallybook.metadata.store import MetadataStore
 from ..ledger_walk import WalkFindings, all_ledgers
 from ..open_ledgers import ACCEPT_LOSS, can_be_recovered
 from ..status.check import SILENT, CopyCheck, LedgerCheck, no_good_copy_left
-from .finding import FsckFinding, RepairLedger, Step, cut_off
+from .finding import FsckFinding, PublishRepairTask, RepairStep, cut_off
 
 HELD_PAGE: Final = 1_000
 CONCURRENT_READS: Final = 32
@@ -29,7 +29,7 @@ _RECOVER: Final = {
 """The remedy for an open ledger, without a password and with one."""
 
 
-async def check_copies(world: ClientWorld, step: Step) -> AsyncIterator[FsckFinding]:
+async def check_copies(world: ClientWorld, step: RepairStep) -> AsyncIterator[FsckFinding]:
     """Check every copy of every confirmed fragment, and that no bookie lost copies of an open ledger's last fragment.
 
     Raises:
@@ -81,16 +81,16 @@ def _copy_findings(found: LedgerCheck, metadata: LedgerMetadata) -> list[FsckFin
         else:
             problems.append(
                 FsckFinding(
-                    f"the copy is {lack.verdict}{why}", where, "bad", COPY_REMEDY, RepairLedger(found.ledger_id)
+                    f"the copy is {lack.verdict}{why}", where, "bad", COPY_REMEDY, PublishRepairTask(found.ledger_id)
                 )
             )
     if found.more:
         where, what = f"ledger {found.ledger_id}", f"{found.more:,} more ranges lack copies"
-        problems.append(FsckFinding(what, where, "bad", COPY_REMEDY, RepairLedger(found.ledger_id)))
+        problems.append(FsckFinding(what, where, "bad", COPY_REMEDY, PublishRepairTask(found.ledger_id)))
     return problems
 
 
-async def check_inventories(world: ClientWorld, step: Step) -> AsyncIterator[FsckFinding]:
+async def check_inventories(world: ClientWorld, step: RepairStep) -> AsyncIterator[FsckFinding]:
     """Check that every ledger in a bookie's inventory is in the metadata and names the bookie.
 
     Raises:
@@ -109,7 +109,7 @@ async def check_inventories(world: ClientWorld, step: Step) -> AsyncIterator[Fsc
             yield FsckFinding(f"it does not report its inventory: {error.message}", f"bookie {name}", "bad", remedy)
 
 
-async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[HeldLedger]:
+async def _held(world: ClientWorld, name: str, step: RepairStep) -> AsyncIterator[HeldLedger]:
     """Ledgers that a bookie holds without need, according to metadata reads that may be stale."""
     connection = await world.connections.get(name)
     after: int | None = -1

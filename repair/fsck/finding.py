@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-Step: TypeAlias = Callable[[], None]
+RepairStep: TypeAlias = Callable[[], None]
 """Called for each ledger, record or object that was checked."""
 
 
-class RepairLedger(NamedTuple):
+class PublishRepairTask(NamedTuple):
     """Fix: publish the ledger as a thorough repair task."""
 
     ledger_id: int
@@ -35,7 +35,7 @@ class FsckFinding(NamedTuple):
     where: str
     how_bad: str
     remedy: str
-    fix: RepairLedger | RemoveRecord | None = None
+    fix: PublishRepairTask | RemoveRecord | None = None
 
 
 def cut_off(where: str) -> FsckFinding:

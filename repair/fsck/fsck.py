@@ -17,19 +17,19 @@ from tallybook.metadata.store import MetadataStore, Ok
 
 from ..tasks import LEDGERS_PER_TASK, TaskBoard, make_tasks
 from .copies import check_copies, check_inventories
-from .finding import FsckFinding, RemoveRecord, RepairLedger
+from .finding import FsckFinding, PublishRepairTask, RemoveRecord
 from .metadata import check_cookies, check_ledgers, check_records, check_restored_store
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.port import ObjectStore
     from tallybook.archive.reader import ArchiveReader
 
-__all__ = ["Bucket", "Fsck", "FsckFinding", "FsckTotals"]
+__all__ = ["Fsck", "FsckFinding", "FsckTotals", "OpenArchive"]
 
 FSCK_REASON: Final = "found by fsck"
 
 
-class Bucket(NamedTuple):
+class OpenArchive(NamedTuple):
     """The open archive of the cluster."""
 
     store: ObjectStore
@@ -64,7 +64,7 @@ class Fsck:
         world: ClientWorld,
         kinds: Sequence[RecordKind],
         owners: Sequence[LedgerOwner],
-        bucket: Bucket | None,
+        bucket: OpenArchive | None,
         board: TaskBoard | None,
     ) -> None:
         self._world = world
@@ -116,7 +116,7 @@ class Fsck:
     def _step(self) -> None:
         self.totals.steps += 1
 
-    async def _apply(self, fix: RepairLedger | RemoveRecord, store: MetadataStore) -> bool:
+    async def _apply(self, fix: PublishRepairTask | RemoveRecord, store: MetadataStore) -> bool:
         """Apply a fix, or leave it to the repair; false if the record has changed meanwhile."""
         if isinstance(fix, RemoveRecord):
             removed = isinstance(await store.delete_record(fix.name, fix.version), Ok)

@@ -10,9 +10,9 @@ from tallybook.bookie.directories.cookie import decode_cookie
 from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
 from tallybook.metadata.records.kinds import LedgerOwner, RecordKind
 from tallybook.metadata.records.restored_store import RECORD, REMEDY, UNREADABLE, unapproved_restore
-from tallybook.metadata.store import Membership, MetadataStore, Record
+from tallybook.metadata.store import Membership, MetadataRecord, MetadataStore
 
-from .finding import FsckFinding, RemoveRecord, Step, cut_off
+from .finding import FsckFinding, RemoveRecord, RepairStep, cut_off
 
 PAGE: Final = 1_000
 CONCURRENT_READS: Final = 32
@@ -20,7 +20,7 @@ RESTORE: Final = "restore it from a copy of the metadata"
 NEWER: Final = "leave it as it is, and run fsck of that version"
 
 
-async def check_restored_store(store: MetadataStore, step: Step) -> AsyncIterator[FsckFinding]:
+async def check_restored_store(store: MetadataStore, step: RepairStep) -> AsyncIterator[FsckFinding]:
     """Report that the store was restored from an older copy, unless an operator has approved that.
 
     Raises:
@@ -35,7 +35,9 @@ async def check_restored_store(store: MetadataStore, step: Step) -> AsyncIterato
         yield FsckFinding(f"{found.description}; bookies drop nothing", f"record {RECORD}", "bad", REMEDY)
 
 
-async def check_ledgers(store: MetadataStore, owners: Sequence[LedgerOwner], step: Step) -> AsyncIterator[FsckFinding]:
+async def check_ledgers(
+    store: MetadataStore, owners: Sequence[LedgerOwner], step: RepairStep
+) -> AsyncIterator[FsckFinding]:
     """Check that every ledger's metadata can be decoded, that no id can be assigned twice, and that its owner names it.
 
     Raises:
@@ -96,7 +98,9 @@ async def _ledger(store: MetadataStore, owners: Sequence[LedgerOwner], ledger_id
     return None
 
 
-async def check_records(store: MetadataStore, kinds: Sequence[RecordKind], step: Step) -> AsyncIterator[FsckFinding]:
+async def check_records(
+    store: MetadataStore, kinds: Sequence[RecordKind], step: RepairStep
+) -> AsyncIterator[FsckFinding]:
     """Check that every record is of a known kind, can be decoded, and names only ledgers that exist.
 
     Raises:
@@ -122,7 +126,7 @@ async def _record(store: MetadataStore, kinds: Sequence[RecordKind], name: str) 
     if kind is None:
         yield FsckFinding("a record of no known kind", name, "note", "a newer Tallybook may have written it: leave it")
         return
-    known: Record | None = None
+    known: MetadataRecord | None = None
     while (record := await store.read_record(name, linearizable=True)) is not None:
         problems = [found async for found in _problems(store, kind, name, record)]
         if not problems or (known is not None and known.version == record.version):
@@ -133,7 +137,9 @@ async def _record(store: MetadataStore, kinds: Sequence[RecordKind], name: str) 
         known = record
 
 
-async def _problems(store: MetadataStore, kind: RecordKind, name: str, record: Record) -> AsyncIterator[FsckFinding]:
+async def _problems(
+    store: MetadataStore, kind: RecordKind, name: str, record: MetadataRecord
+) -> AsyncIterator[FsckFinding]:
     try:
         async for each in kind.understand(store, name, record.value):
             if isinstance(each, str):
@@ -163,7 +169,7 @@ async def _exists(store: MetadataStore, ledger_id: int) -> bool:
     return True
 
 
-async def check_cookies(store: MetadataStore, membership: Membership, step: Step) -> AsyncIterator[FsckFinding]:
+async def check_cookies(store: MetadataStore, membership: Membership, step: RepairStep) -> AsyncIterator[FsckFinding]:
     """Check that every registered bookie has the cookie of the directory that it is registered with.
 
     Raises:

@@ -20,7 +20,7 @@ from tallybook.core.ranges import assigned_ranges
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.records.bookie_modes import RequestedMode, requested_modes
 from tallybook.metadata.records.restored_store import REMEDY, RestoreRecord, unapproved_restore
-from tallybook.metadata.store import BookieInfo, BookieMode, Record
+from tallybook.metadata.store import BookieInfo, BookieMode, MetadataRecord
 
 from ..bookie_survey import BookieSurvey
 from ..ledger_walk import MAX_NAMED, WalkFindings, all_ledgers
@@ -253,7 +253,7 @@ class ClusterSurvey(NamedTuple):
     tasks: int
     paused_since_ms: int | None
     archive: str | None
-    auditor: Record | None
+    auditor: MetadataRecord | None
     """The auditor's leader record."""
     behind: RestoreRecord | None = None
     """See ``Overview``."""

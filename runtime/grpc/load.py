@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ..metrics.catalogue import MetricInfo, MetricKind
-from ..metrics.usage import Reading
+from ..metrics.usage import MetricValue
 from ..security.connection_table import BOUND, PEER
 
 CHECK: Final = "Health/Check"
@@ -146,7 +146,7 @@ class GrpcLoad:
         """A connection was dropped for one of the reasons in ``DROPS``."""
         self._drops[why] += 1
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """All counters, named as in ``GRPC_METRICS``."""
         return {
             "connections": len(self._peers),

@@ -15,7 +15,7 @@ from typing import Final
 from ..clock import Clock
 from ..metrics.catalogue import MetricInfo, MetricKind
 from ..metrics.histogram import LONG_SECONDS, Histogram
-from ..metrics.usage import Reading
+from ..metrics.usage import MetricValue
 from ..security.connection_table import BOUND, PEER
 
 HEALTH: Final = "health"
@@ -142,7 +142,7 @@ class HttpLoad:
         """A connection was dropped for one of the reasons in ``DROPS``."""
         self._drops[why] += 1
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """All counters, named as in ``HTTP_METRICS``."""
         return {
             **{f"requests_{route}": count for route, count in self._requests.items()},

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import TallybookError, error_class, error_classes
 
-from .usage import Reading
+from .usage import MetricValue
 
 ERROR_LABEL: Final = "error"
 
@@ -84,6 +84,6 @@ class ErrorCounts:
         """How often exactly this class was counted."""
         return self._counts[error]
 
-    def readings(self, stat: str) -> dict[str, Reading]:
+    def readings(self, stat: str) -> dict[str, MetricValue]:
         """The counters, named as in ``error_metrics``."""
         return {f"{stat}_{error.__name__}": count for error, count in self._counts.items()}

@@ -19,7 +19,7 @@ from tallybook.core.errors import TallybookError, error_classes
 
 from .catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics, meter_metrics
 from .histogram import Histogram
-from .usage import Meter, Reading
+from .usage import Meter, MetricValue
 
 P = TypeVar("P")
 Q = TypeVar("Q")
@@ -30,7 +30,7 @@ Label: TypeAlias = tuple[str, str] | None
 
 class _Metric(NamedTuple, Generic[P]):
     info: MetricInfo
-    read: Callable[[P], Reading | None]
+    read: Callable[[P], MetricValue | None]
 
     def of(self, part: Callable[[Q], P]) -> _Metric[Q]:
         """The metric of a whole that has the part."""
@@ -73,7 +73,7 @@ class PartMetrics(Generic[P]):
         text: str,
         label: str,
         values: Iterable[str],
-        read: Callable[[P, str], Reading | None],
+        read: Callable[[P, str], MetricValue | None],
     ) -> PartMetrics[P]:
         """Add a metric with one label, one line for each of its values, which replaces ``{}`` in ``stat``."""
         return self._with(
@@ -108,7 +108,7 @@ class PartMetrics(Generic[P]):
         """Add the metrics of ``part``."""
         return self._with(*(metric.of(part) for metric in metrics._metrics))
 
-    def readings(self, part: P) -> dict[str, Reading]:
+    def readings(self, part: P) -> dict[str, MetricValue]:
         """All values, for ``registry.Metrics.add``."""
         found = ((metric.info.stat, metric.read(part)) for metric in self._metrics)
         return {stat: value for stat, value in found if value is not None}
@@ -122,9 +122,9 @@ class PartMetrics(Generic[P]):
         return PartMetrics((*self._metrics, *metrics))
 
 
-def _read_value(read: Callable[[P, V], Reading | None], value: V, part: P) -> Reading | None:
+def _read_value(read: Callable[[P, V], MetricValue | None], value: V, part: P) -> MetricValue | None:
     return read(part, value)
 
 
-def _read_error(read: Callable[[P], ErrorCounts], error: type[TallybookError], part: P) -> Reading:
+def _read_error(read: Callable[[P], ErrorCounts], error: type[TallybookError], part: P) -> MetricValue:
     return read(part).count_of(error)

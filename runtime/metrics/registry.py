@@ -28,7 +28,7 @@ from ..process_memory.heap import heap_usage
 from .catalogue import MetricInfo, MetricKind
 from .histogram import Histogram
 from .rendering import CatalogueText, series_lines
-from .usage import Reading, Series
+from .usage import MetricValue, Series
 
 PROCESS_METRICS: Final = (
     MetricInfo(
@@ -111,7 +111,7 @@ class StatsCollector(Collector):
         read: returns the current numbers.
     """
 
-    def __init__(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Reading]]) -> None:
+    def __init__(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
         self._catalogue = catalogue
         self._read = read
 
@@ -145,7 +145,7 @@ def _family(info: MetricInfo) -> _Family:
     return GaugeMetricFamily(info.name, info.help, labels=labels)
 
 
-def _add(family: _Family, info: MetricInfo, value: Reading) -> None:
+def _add(family: _Family, info: MetricInfo, value: MetricValue) -> None:
     labels = [info.label[1]] if info.label else []
     if isinstance(family, HistogramMetricFamily) and isinstance(value, Histogram):
         family.add_metric(labels, value.buckets(), value.sum)
@@ -160,7 +160,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._platform = CollectorRegistry()
-        self._parts: list[tuple[CatalogueText, Callable[[], Mapping[str, Reading]]]] = []
+        self._parts: list[tuple[CatalogueText, Callable[[], Mapping[str, MetricValue]]]] = []
         self._series: list[tuple[Sequence[MetricInfo], Callable[[], Mapping[str, Series]]]] = []
         self.loop_lag = LoopLag()
         """Its ``watch`` is run by the HTTP server."""
@@ -172,7 +172,7 @@ class Metrics:
         build.labels(*_build()).set(1)
         self.add(PROCESS_METRICS, self._of_this_process)
 
-    def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Reading]]) -> None:
+    def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
         """Add the metrics of one part."""
         self._parts.append((CatalogueText(catalogue), read))
 
@@ -186,7 +186,7 @@ class Metrics:
         lines += [line for catalogue, read in self._series for line in series_lines(catalogue, read())]
         return generate_latest(self._platform) + "".join(lines).encode()
 
-    def _of_this_process(self) -> dict[str, Reading]:
+    def _of_this_process(self) -> dict[str, MetricValue]:
         used_bytes, kept_bytes, blocks = heap_usage()
         return {
             "ready": self.why_not_ready() is None,

@@ -16,7 +16,7 @@ from tallybook.core.errors import InvariantViolation
 
 from .catalogue import MetricInfo, MetricKind
 from .histogram import Histogram
-from .usage import Reading, Series
+from .usage import MetricValue, Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class CatalogueText:
         self._spreads: dict[tuple[str, tuple[float, ...]], tuple[str, ...]] = {}
         """The beginnings of the lines of each histogram, whose bounds are not in the catalogue."""
 
-    def lines(self, stats: Mapping[str, Reading]) -> Iterator[str]:
+    def lines(self, stats: Mapping[str, MetricValue]) -> Iterator[str]:
         """The lines of the metrics that have a value.
 
         Raises:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..clock import Clock
 from .histogram import SECONDS, Histogram
 
-Reading: TypeAlias = float | Histogram
+MetricValue: TypeAlias = float | Histogram
 """The value of a metric when it is read: a number or a histogram."""
 
 Series: TypeAlias = Mapping[tuple[str, ...], float]
@@ -72,7 +72,7 @@ class Meter:
             finally:
                 self.seconds.observe(self._clock.monotonic() - began)
 
-    def readings(self, stat: str) -> dict[str, Reading]:
+    def readings(self, stat: str) -> dict[str, MetricValue]:
         """The values, named as in ``catalogue.meter_metrics``."""
         return {
             f"{stat}_seconds": self.seconds,

@@ -21,7 +21,7 @@ from tallybook.core.errors import AccessDenied, TallybookError, Unauthenticated,
 from ..audit import audit_denial
 from ..clock import Clock
 from ..metrics.catalogue import ERROR_LABEL, MetricInfo, MetricKind
-from ..metrics.usage import Reading
+from ..metrics.usage import MetricValue
 
 SPAN_SECONDS: Final = 60.0
 MAX_LINES: Final = 50
@@ -64,7 +64,7 @@ class DenialLog:
         self._suppressed = 0
         self._counts = {info.stat: 0 for info in REFUSAL_METRICS}
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """The counters, named as in ``REFUSAL_METRICS``."""
         return {**self._counts}
 

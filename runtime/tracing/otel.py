@@ -33,7 +33,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from tallybook.core.trace_option import TraceOption
 
-from ..metrics.usage import Reading
+from ..metrics.usage import MetricValue
 from ..settings import variable
 from .catalogue import MAX_ATTRIBUTE_CHARACTERS, MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, PREFIX
 from .port import Attribute, Span, SpanKind, current_span, header_above, is_decided
@@ -124,7 +124,7 @@ class OtelTracer:
             self._seen_header = _header(found) if found.is_valid and found.trace_flags.sampled else ""
         return self._seen_header if self._seen_header and _goes_on(self._seen_span) else ""
 
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, MetricValue]:
         """Values of ``TRACE_METRICS``."""
         sent, failed = self._exporter.sent, self._exporter.failed
         return {"spans_sent": sent, "spans_dropped": self._processor.dropped, "spans_failed": failed}

@@ -20,7 +20,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias
 
-from ..metrics.usage import Reading
+from ..metrics.usage import MetricValue
 
 Attribute: TypeAlias = str | int | float | bool
 
@@ -79,7 +79,7 @@ class Tracer(Protocol):
     def surrounding(self) -> str:
         """The header of the current sampled span; empty: there is none."""
 
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, MetricValue]:
         """Values of ``catalogue.TRACE_METRICS``."""
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class NoTracer:
         """No trace."""
         return ""
 
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, MetricValue]:
         """Zeroes."""
         return {"spans_sent": 0, "spans_dropped": 0, "spans_failed": 0}
 

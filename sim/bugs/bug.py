@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-Change = tuple[Any, str, Callable[[Any], Any]]
+Patch = tuple[Any, str, Callable[[Any], Any]]
 """Class or module, name of a function in it, and a factory that turns the correct function into the wrong one."""
 
 
@@ -16,7 +16,7 @@ class Bug(NamedTuple):
     """What the bug does wrong, in words."""
     shows: str
     """Invariants that detect it, separated by spaces. A run that fails in another way has not detected it."""
-    changes: list[Change]
+    changes: list[Patch]
     of_archives: bool = False
     """It has no effect without an archive: skip runs without one."""
     of_streams: bool = False

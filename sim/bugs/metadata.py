@@ -11,7 +11,7 @@ from tallybook.bookie.gc.collector import GarbageCollector
 from tallybook.bookie.ledgers.state import Ledger
 from tallybook.bookie.recovery.store_check import StoreAge, StoreCheck
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.metadata.memory import MemoryStore
+from tallybook.metadata.memory import MemoryMetadataStore
 from tallybook.metadata.store import WriteResult
 
 from .bug import Bug
@@ -26,7 +26,7 @@ def _any_identity(_right: Any) -> Any:
 
 def _of_any_identity(right: Any) -> Any:
     async def delete_ledger(
-        self: MemoryStore, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY
+        self: MemoryMetadataStore, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY
     ) -> WriteResult:
         result: WriteResult = await right(self, ledger_id, expected_version)
         return result
@@ -35,7 +35,7 @@ def _of_any_identity(right: Any) -> Any:
 
 
 def _not_raised(_right: Any) -> Any:
-    async def raise_id_counter(self: MemoryStore, at_least: int) -> None:
+    async def raise_id_counter(self: MemoryMetadataStore, at_least: int) -> None:
         """Report success without raising it."""
 
     return raise_id_counter
@@ -73,13 +73,13 @@ METADATA_BUGS: Final = {
     "deletion of any identity": Bug(
         "a deletion record lacks the identity of the ledger",
         "I16",
-        [(MemoryStore, "delete_ledger", _of_any_identity)],
+        [(MemoryMetadataStore, "delete_ledger", _of_any_identity)],
         of_restored=True,
     ),
     "id counter not raised": Bug(
         "a store restored from an older copy continues from its old id counter",
         "I25",
-        [(MemoryStore, "raise_id_counter", _not_raised)],
+        [(MemoryMetadataStore, "raise_id_counter", _not_raised)],
         of_restored=True,
     ),
     "store never compared": Bug(

@@ -40,8 +40,8 @@ SHORT_TAIL: Final = 100
 
 QUORUMS: Final = (Quorum(3, 3, 2), Quorum(3, 2, 2, 8), Quorum(3, 3, 3), Quorum(4, 3, 2, 16), Quorum(2, 2, 1))
 
-Actor: TypeAlias = Callable[[str, Rng], Awaitable[None]]
-Sent: TypeAlias = list[tuple[int, PendingAppend]]
+LoadTask: TypeAlias = Callable[[str, Rng], Awaitable[None]]
+PendingAppends: TypeAlias = list[tuple[int, PendingAppend]]
 
 
 def client_settings() -> ClientSettings:
@@ -77,7 +77,7 @@ class LoadProcess:
         self._records = records
         self._clock = clock
         self._rng = rng
-        self._counts: tuple[tuple[str, int, Actor], ...] = (
+        self._counts: tuple[tuple[str, int, LoadTask], ...] = (
             ("writer", writers, self._writer),
             ("reader", readers, self._reader),
             ("recoverer", recoverers, self._recoverer),
@@ -101,7 +101,7 @@ class LoadProcess:
     def _died(self, name: str, error: BaseException) -> None:
         self._records.note("violation", "client", -1, f"{name}: {error!r}")
 
-    async def _live(self, name: str, actor: Actor) -> None:
+    async def _live(self, name: str, actor: LoadTask) -> None:
         rng = self._rng.fork(name)
         while not self._over.is_set():
             try:
@@ -163,9 +163,9 @@ class LoadProcess:
         self._records.note("made", create, ledger.id)
         return ledger
 
-    def _burst(self, name: str, ledger: LedgerWriter, number: int, count: int, rng: Rng) -> tuple[int, Sent]:
+    def _burst(self, name: str, ledger: LedgerWriter, number: int, count: int, rng: Rng) -> tuple[int, PendingAppends]:
         """Append some entries; return the next entry number and the accepted appends."""
-        sent: Sent = []
+        sent: PendingAppends = []
         for _ in range(count):
             max_bytes = 60_000 if rng.random() < 0.01 else 1_500
             size = rng.randint(MIN_BYTES, max_bytes)
@@ -179,7 +179,7 @@ class LoadProcess:
             number += 1
         return number + 1, sent
 
-    async def _settle(self, sent: Sent, before: asyncio.Task[None] | None) -> None:
+    async def _settle(self, sent: PendingAppends, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             # Two tasks that wait for entries of one batch may wake up in any order.
             await asyncio.wait((before,))

@@ -51,8 +51,6 @@ POLL_SECONDS: Final = 0.05
 MAX_SHOWN: Final = 30
 """Maximum number of printed violations; one cause often has many."""
 
-Say = Callable[[str], None]
-
 
 class ChaosRun:
     """A run in ``directory``. Use it in ``async with``: leaving ends every process.
@@ -61,7 +59,7 @@ class ChaosRun:
         say: called with each line of progress.
     """
 
-    def __init__(self, directory: Path, seed: int, say: Say) -> None:
+    def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:
         self.violations: list[Violation] = []
         self.figures: Counter[str] = Counter()
         self._directory = directory

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from tallybook.client.connection.port import AddCallback, AddInFlight, BookieConnection
+from tallybook.client.connection.port import AddInFlight, BookieConnection
 from tallybook.client.ports import Connections
-from tallybook.core.answers import AddAnswer, FenceAnswer
+from tallybook.core.answers import AddAnswer, AddCallback, FenceAnswer
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import OK_CODE
 

@@ -1,6 +1,6 @@
 """The object store of a simulated cluster, with the faults between it and its clients.
 
-Each process has its own client: the production client (``RetryingStore``) over ``FaultyStore`` (errors as
+Each process has its own client: the production client (``RetryingStore``) over ``FaultyObjectStore`` (errors as
 real stores return them) over ``BucketLink`` (the network). On the link a request travels to the store, takes effect at
 one moment, and its answer travels back; either may be slow or lost. A request also lands if its sender is frozen, dead
 or has timed out, perhaps much later. Sometimes the store keeps other bytes than it was sent and reports success: only a
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
 from tallybook.archive.objects.retries import RetryingStore, RetryPolicy, RetrySettings
 from tallybook.archive.reader import ArchiveReader
@@ -26,7 +26,7 @@ from tallybook.runtime.tasks import InlineWorkers
 
 from ..deterministic import SimClock
 from .atomic_steps import run_in_one_step
-from .faulty_objects import Fault, FaultyStore, RandomFaults
+from .faulty_objects import FaultyObjectStore, ObjectFault, RandomObjectFaults
 
 if TYPE_CHECKING:
     from .process import SimProcess
@@ -52,8 +52,8 @@ FOREIGN_KEY: Final = "notes/readme.txt"
 class BucketFaults:
     """Probabilities of faults of one request or upload; times in seconds."""
 
-    odds: dict[Fault, float] = field(default_factory=dict)
-    """Probability of each error that ``FaultyStore`` can raise."""
+    odds: dict[ObjectFault, float] = field(default_factory=dict)
+    """Probability of each error that ``FaultyObjectStore`` can raise."""
     storm: float = 0.0
     lost: float = 0.0
     """A request is lost."""
@@ -86,7 +86,7 @@ class Bucket:
         mark: Callable[[str], None],
     ) -> None:
         self.faults = faults
-        self.store = MemoryStore(SimClock(skew_us=-int(faults.behind * 1e6)), name="bucket")
+        self.store = MemoryObjectStore(SimClock(skew_us=-int(faults.behind * 1e6)), name="bucket")
         self.mark = mark
         self.away = False
         """Whether the store is unreachable."""
@@ -97,7 +97,7 @@ class Bucket:
         self._rng = rng
         self._later = later
         self._note = note
-        self._client_faults: list[RandomFaults] = []
+        self._client_faults: list[RandomObjectFaults] = []
         self._healed = False
         run_in_one_step(lambda: self.store.put(FOREIGN_KEY, b"not of this cluster"))
 
@@ -105,12 +105,12 @@ class Bucket:
         """The store client of one process."""
         rng = self._rng.fork(f"door {len(self._client_faults)}")
         way = BucketLink(self, process.name, rng.fork("way"))
-        faults = RandomFaults(rng.fork("faults"), process.clock, self.faults.odds, storm=self.faults.storm)
+        faults = RandomObjectFaults(rng.fork("faults"), process.clock, self.faults.odds, storm=self.faults.storm)
         faults.storm_seconds = 1.5
         self._client_faults.append(faults)
         if self._healed:
             faults.ends_at = 0.0
-        faulty = FaultyStore(way, faults, process.clock, timeout_seconds=TIMEOUT_SECONDS)
+        faulty = FaultyObjectStore(way, faults, process.clock, timeout_seconds=TIMEOUT_SECONDS)
         return RetryingStore(faulty, RetryPolicy(process.clock, rng.fork("patience"), PATIENCE))
 
     def heal(self) -> None:
@@ -190,7 +190,7 @@ def _settle(answer: asyncio.Future[T], result: T | TallybookError) -> None:
         answer.set_result(result)
 
 
-async def _all_of(store: MemoryStore, prefix: str = "", after: str = "") -> list[ObjectInfo]:
+async def _all_of(store: MemoryObjectStore, prefix: str = "", after: str = "") -> list[ObjectInfo]:
     return [found async for page in store.list(prefix, after) for found in page]
 
 

@@ -1,8 +1,8 @@
 """Fault injection for metadata stores: every fault that the port permits.
 
-``FaultyStore`` wraps one client's store. Before each operation it asks a fault source which fault to inject: a
-``Script`` for a test that needs an exact sequence, ``RandomFaults`` for a simulation. Both are deterministic, and so is
-the wrapper: it draws no random numbers and waits only on the given clock.
+``FaultyMetadataStore`` wraps one client's store. Before each operation it asks a fault source which fault to inject: a
+``MetadataFaultScript`` for a test that needs an exact sequence, ``RandomMetadataFaults`` for a simulation. Both are
+deterministic, and so is the wrapper: it draws no random numbers and waits only on the given clock.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tallybook.metadata.store import (
     Deletion,
     LedgerPage,
     LedgerWatch,
+    MetadataRecord,
     MetadataStore,
-    Record,
     RecordPage,
     Unknown,
     Versioned,
@@ -36,7 +36,7 @@ MAX_REMEMBERED: Final = 1_000
 """Ledgers and records whose last value is kept for stale reads."""
 
 
-class Fault(Enum):
+class MetadataFault(Enum):
     """A fault of one operation. Each applies only to operations that can suffer it."""
 
     UNAVAILABLE = "unavailable"
@@ -65,20 +65,20 @@ WRITES: Final = (
 WATCHES: Final = ("changed",)
 
 
-class FaultSource(Protocol):
+class MetadataFaultSource(Protocol):
     """Decides which faults are injected."""
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> MetadataFault | None:
         """The fault for the next operation: a method name of the store, or ``changed`` for a watch."""
 
 
-class Script:
+class MetadataFaultScript:
     """Injects the given faults in order; each waits for the next operation of its name."""
 
-    def __init__(self, steps: Iterable[tuple[str, Fault]]) -> None:
+    def __init__(self, steps: Iterable[tuple[str, MetadataFault]]) -> None:
         self._steps = list(steps)
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> MetadataFault | None:
         """The first step's fault if it is for ``operation``."""
         if self._steps and self._steps[0][0] == operation:
             return self._steps.pop(0)[1]
@@ -91,13 +91,13 @@ class Script:
 
 
 @dataclass
-class RandomFaults:
+class RandomMetadataFaults:
     """Injects each fault with its own probability, drawn anew for each operation."""
 
     rng: Rng
-    rates: Mapping[Fault, float] = field(default_factory=dict)
+    rates: Mapping[MetadataFault, float] = field(default_factory=dict)
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> MetadataFault | None:
         """The first drawn fault that applies to the operation."""
         for fault in _POSSIBLE.get(operation, ()):
             if self.rng.random() < self.rates.get(fault, 0.0):
@@ -105,40 +105,40 @@ class RandomFaults:
         return None
 
 
-_LOST: Final = (Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE)
-_POSSIBLE: Final[Mapping[str, tuple[Fault, ...]]] = {
-    **dict.fromkeys(READS, (Fault.UNAVAILABLE,)),
-    **dict.fromkeys(WRITES, (Fault.UNAVAILABLE, *_LOST)),
-    **dict.fromkeys(WATCHES, (Fault.DELAYED,)),
-    "read_ledger": (Fault.UNAVAILABLE, Fault.STALE),
-    "list_ledgers": (Fault.UNAVAILABLE, Fault.PARTIAL),
-    "read_record": (Fault.UNAVAILABLE, Fault.STALE),
-    "list_records": (Fault.UNAVAILABLE, Fault.PARTIAL),
+_LOST: Final = (MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE)
+_POSSIBLE: Final[Mapping[str, tuple[MetadataFault, ...]]] = {
+    **dict.fromkeys(READS, (MetadataFault.UNAVAILABLE,)),
+    **dict.fromkeys(WRITES, (MetadataFault.UNAVAILABLE, *_LOST)),
+    **dict.fromkeys(WATCHES, (MetadataFault.DELAYED,)),
+    "read_ledger": (MetadataFault.UNAVAILABLE, MetadataFault.STALE),
+    "list_ledgers": (MetadataFault.UNAVAILABLE, MetadataFault.PARTIAL),
+    "read_record": (MetadataFault.UNAVAILABLE, MetadataFault.STALE),
+    "list_records": (MetadataFault.UNAVAILABLE, MetadataFault.PARTIAL),
 }
 
 
-class FaultyStore:
+class FaultyMetadataStore:
     """Wraps ``store`` and injects faults."""
 
     def __init__(
-        self, store: MetadataStore, faults: FaultSource, clock: Clock, *, watch_delay_seconds: float = 1.0
+        self, store: MetadataStore, faults: MetadataFaultSource, clock: Clock, *, watch_delay_seconds: float = 1.0
     ) -> None:
         self._store = store
         self._faults = faults
         self._clock = clock
         self._watch_delay_seconds = watch_delay_seconds
         self._seen: dict[int, Versioned] = {}
-        self._seen_records: dict[str, Record | None] = {}
+        self._seen_records: dict[str, MetadataRecord | None] = {}
         self._late: list[tuple[int, Callable[[], Awaitable[object]]]] = []
 
-    async def _begin(self, operation: str) -> Fault | None:
+    async def _begin(self, operation: str) -> MetadataFault | None:
         """Choose the fault for ``operation``; late writes that are due take effect first."""
         due = [write for countdown, write in self._late if countdown == 0]
         self._late = [(countdown - 1, write) for countdown, write in self._late if countdown]
         for write in due:
             await _land(write)
         fault = self._faults.next(operation)
-        if fault is Fault.UNAVAILABLE:
+        if fault is MetadataFault.UNAVAILABLE:
             raise MetadataUnavailable(f"{operation}: refused on purpose")
         return fault
 
@@ -157,9 +157,9 @@ class FaultyStore:
         fault = await self._begin(operation)
         if fault not in _LOST:
             return await write()
-        if fault is Fault.UNKNOWN_APPLIED:
+        if fault is MetadataFault.UNKNOWN_APPLIED:
             await _land(write)
-        elif fault is Fault.UNKNOWN_LATE:
+        elif fault is MetadataFault.UNKNOWN_LATE:
             self._late.append((1, write))
         raise MetadataOutcomeUnknown(f"{operation}: {fault.value}")
 
@@ -189,7 +189,7 @@ class FaultyStore:
     async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
         """See ``MetadataStore``."""
         fault = await self._begin("read_ledger")
-        if fault is Fault.STALE and not linearizable and ledger_id in self._seen:
+        if fault is MetadataFault.STALE and not linearizable and ledger_id in self._seen:
             return self._seen[ledger_id]
         found = await self._store.read_ledger(ledger_id, linearizable=linearizable)
         _remember(self._seen, ledger_id, found)
@@ -223,7 +223,7 @@ class FaultyStore:
         """See ``MetadataStore``."""
         fault = await self._begin("list_ledgers")
         page = await self._store.list_ledgers(after, limit)
-        if fault is Fault.PARTIAL:
+        if fault is MetadataFault.PARTIAL:
             return LedgerPage(page.ledger_ids[: len(page.ledger_ids) // 2], complete=False)
         return page
 
@@ -244,10 +244,10 @@ class FaultyStore:
         """See ``MetadataStore``."""
         await self._write("delete_cookie", lambda: self._store.delete_cookie(bookie_id))
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """See ``MetadataStore``."""
         fault = await self._begin("read_record")
-        if fault is Fault.STALE and not linearizable and name in self._seen_records:
+        if fault is MetadataFault.STALE and not linearizable and name in self._seen_records:
             return self._seen_records[name]
         found = await self._store.read_record(name, linearizable=linearizable)
         _remember(self._seen_records, name, found)
@@ -273,7 +273,7 @@ class FaultyStore:
         """See ``MetadataStore``."""
         fault = await self._begin("list_records")
         page = await self._store.list_records(prefix, after, limit)
-        if fault is Fault.PARTIAL:
+        if fault is MetadataFault.PARTIAL:
             return RecordPage(page.names[: len(page.names) // 2], complete=False)
         return page
 
@@ -284,7 +284,7 @@ class FaultyStore:
 
 
 class _DelayedWatch:
-    def __init__(self, watch: LedgerWatch, faults: FaultSource, clock: Clock, delay_seconds: float) -> None:
+    def __init__(self, watch: LedgerWatch, faults: MetadataFaultSource, clock: Clock, delay_seconds: float) -> None:
         self._watch = watch
         self._faults = faults
         self._clock = clock
@@ -297,7 +297,7 @@ class _DelayedWatch:
             await self._watch.changed()
             # A caller that is cancelled during the delay was not notified: the next call notifies it.
             self._owed = True
-            if fault is Fault.DELAYED:
+            if fault is MetadataFault.DELAYED:
                 await self._clock.sleep(self._delay_seconds)
         self._owed = False
 

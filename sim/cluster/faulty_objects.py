@@ -1,8 +1,8 @@
 """An object store that fails in every way in which real ones have been seen to fail.
 
-``FaultyStore`` wraps a store. Before each operation it asks its fault source which fault to inject: a ``Script`` for a
-test that needs an exact sequence, ``RandomFaults`` for a simulation. Both are deterministic, and the wrapper waits only
-on the clock that it is given.
+``FaultyObjectStore`` wraps a store. Before each operation it asks its fault source which fault to inject: an
+``ObjectFaultScript`` for a test that needs an exact sequence, ``RandomObjectFaults`` for a simulation. Both are
+deterministic, and the wrapper waits only on the clock that it is given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tallybook.runtime.rng import Rng
 T = TypeVar("T")
 
 
-class Fault(Enum):
+class ObjectFault(Enum):
     """Fault of one operation. Each kind applies to some operations only (``fits``)."""
 
     FAILED = "failed"
@@ -49,37 +49,37 @@ READS: Final = ("read", "info")
 CHANGES: Final = ("put", "finish", "delete", "abort_upload")
 OPERATIONS: Final = (*READS, *CHANGES, "write", "abort", "list", "unfinished_uploads")
 
-_ANYWHERE: Final = frozenset({Fault.FAILED, Fault.TIMED_OUT, Fault.BUSY, Fault.DENIED})
-_FITS: Final[Mapping[str, frozenset[Fault]]] = {
-    "read": _ANYWHERE | {Fault.SHORT, Fault.STALE, Fault.MISSING},
-    "info": _ANYWHERE | {Fault.MISSING},
-    "put": _ANYWHERE | {Fault.ANSWER_LOST},
-    "finish": _ANYWHERE | {Fault.ANSWER_LOST, Fault.LEFT_BEHIND},
-    "delete": _ANYWHERE | {Fault.ANSWER_LOST},
-    "abort_upload": _ANYWHERE | {Fault.ANSWER_LOST},
-    "abort": frozenset({Fault.LEFT_BEHIND}),  # abort never raises
+_ANYWHERE: Final = frozenset({ObjectFault.FAILED, ObjectFault.TIMED_OUT, ObjectFault.BUSY, ObjectFault.DENIED})
+_FITS: Final[Mapping[str, frozenset[ObjectFault]]] = {
+    "read": _ANYWHERE | {ObjectFault.SHORT, ObjectFault.STALE, ObjectFault.MISSING},
+    "info": _ANYWHERE | {ObjectFault.MISSING},
+    "put": _ANYWHERE | {ObjectFault.ANSWER_LOST},
+    "finish": _ANYWHERE | {ObjectFault.ANSWER_LOST, ObjectFault.LEFT_BEHIND},
+    "delete": _ANYWHERE | {ObjectFault.ANSWER_LOST},
+    "abort_upload": _ANYWHERE | {ObjectFault.ANSWER_LOST},
+    "abort": frozenset({ObjectFault.LEFT_BEHIND}),  # abort never raises
 }
 
 
-def fits(operation: str, fault: Fault) -> bool:
+def fits(operation: str, fault: ObjectFault) -> bool:
     """Whether this fault applies to this operation."""
     return fault in _FITS.get(operation, _ANYWHERE)
 
 
-class FaultSource(Protocol):
+class ObjectFaultSource(Protocol):
     """Decides which operations fail."""
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> ObjectFault | None:
         """The fault of the operation that is about to begin, one of ``OPERATIONS``."""
 
 
-class Script:
+class ObjectFaultScript:
     """Injects exactly these faults in order; each one waits for the next operation with its name."""
 
-    def __init__(self, steps: Iterable[tuple[str, Fault]]) -> None:
+    def __init__(self, steps: Iterable[tuple[str, ObjectFault]]) -> None:
         self._steps = list(steps)
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> ObjectFault | None:
         """The next fault if it is for ``operation``."""
         if self._steps and self._steps[0][0] == operation:
             return self._steps.pop(0)[1]
@@ -92,7 +92,7 @@ class Script:
 
 
 @dataclass
-class RandomFaults:
+class RandomObjectFaults:
     """Injects each fault with its own probability, and sometimes a storm of Busy answers.
 
     Args:
@@ -103,18 +103,18 @@ class RandomFaults:
 
     rng: Rng
     clock: Clock
-    odds: Mapping[Fault, float]
+    odds: Mapping[ObjectFault, float]
     storm: float = 0.0
     storm_seconds: float = 5.0
     ends_at: float = float("inf")
-    seen: Counter[Fault] = field(default_factory=Counter)
+    seen: Counter[ObjectFault] = field(default_factory=Counter)
     _storm_until: float = 0.0
 
     def begin_storm(self) -> None:
         """Start a storm."""
         self._storm_until = self.clock.monotonic() + self.storm_seconds
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> ObjectFault | None:
         """Draw the fault of an operation."""
         now = self.clock.monotonic()
         if now >= self.ends_at:
@@ -122,9 +122,11 @@ class RandomFaults:
         if self.rng.random() < self.storm:
             self.begin_storm()
         # Draw for every fault, so that the probability of one does not change the draws of others.
-        struck = [fault for fault in Fault if self.rng.random() < self.odds.get(fault, 0.0) and fits(operation, fault)]
-        if now < self._storm_until and fits(operation, Fault.BUSY):
-            struck.insert(0, Fault.BUSY)
+        struck = [
+            fault for fault in ObjectFault if self.rng.random() < self.odds.get(fault, 0.0) and fits(operation, fault)
+        ]
+        if now < self._storm_until and fits(operation, ObjectFault.BUSY):
+            struck.insert(0, ObjectFault.BUSY)
         if not struck:
             return None
         self.seen[struck[0]] += 1
@@ -134,7 +136,7 @@ class RandomFaults:
 class FaultyUpload:
     """An ``Upload`` with injected faults."""
 
-    def __init__(self, store: FaultyStore, key: str, upload: Upload) -> None:
+    def __init__(self, store: FaultyObjectStore, key: str, upload: Upload) -> None:
         self._store = store
         self._key = key
         self._upload = upload
@@ -160,10 +162,12 @@ class FaultyUpload:
         self._left_behind = True
 
 
-class FaultyStore:
+class FaultyObjectStore:
     """An ``ObjectStore`` with faults from a fault source."""
 
-    def __init__(self, store: ObjectStore, faults: FaultSource, clock: Clock, *, timeout_seconds: float = 30.0) -> None:
+    def __init__(
+        self, store: ObjectStore, faults: ObjectFaultSource, clock: Clock, *, timeout_seconds: float = 30.0
+    ) -> None:
         self._store = store
         self._faults = faults
         self._clock = clock
@@ -189,7 +193,7 @@ class FaultyStore:
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read parts of an object; they share a request, so a fault affects all of them."""
 
-        def spoilt(fault: Fault, parts: list[bytes]) -> list[bytes]:
+        def spoilt(fault: ObjectFault, parts: list[bytes]) -> list[bytes]:
             return [_spoilt(fault, part) for part in parts]
 
         return await self.suffer("read", key, lambda: self._store.read_many(key, ranges), spoil=spoilt)
@@ -230,32 +234,32 @@ class FaultyStore:
         key: str,
         call: Callable[[], Awaitable[T]],
         *,
-        spoil: Callable[[Fault, T], T] = lambda _, result: result,
+        spoil: Callable[[ObjectFault, T], T] = lambda _, result: result,
         on_left_behind: Callable[[], None] = lambda: None,
     ) -> T:
         """Do one operation with an injected fault, if there is one."""
         fault, what = self._faults.next(operation), f"{self.url}: {operation} {key}"
         outcome = Outcome.UNKNOWN if operation in CHANGES else Outcome.NOT_DONE
-        if fault is Fault.DENIED:
+        if fault is ObjectFault.DENIED:
             raise ArchiveDenied(f"{what}: HTTP 403 AccessDenied")
-        if fault is Fault.BUSY:
+        if fault is ObjectFault.BUSY:
             raise ArchiveBusy(f"{what}: HTTP 503 SlowDown")
-        if fault is Fault.MISSING:
+        if fault is ObjectFault.MISSING:
             raise ObjectMissing(f"{what}: HTTP 404")
-        if fault is Fault.TIMED_OUT:
+        if fault is ObjectFault.TIMED_OUT:
             await self._clock.sleep(self._timeout_seconds)
             raise ArchiveUnavailable(f"{what}: no answer", outcome=outcome)
-        if fault is Fault.LEFT_BEHIND:
+        if fault is ObjectFault.LEFT_BEHIND:
             on_left_behind()
-        if fault is Fault.FAILED or (fault is Fault.LEFT_BEHIND and operation == "finish"):
+        if fault is ObjectFault.FAILED or (fault is ObjectFault.LEFT_BEHIND and operation == "finish"):
             raise ArchiveUnavailable(f"{what}: HTTP 500", outcome=outcome)
         result = await call()
-        if fault is Fault.ANSWER_LOST:
+        if fault is ObjectFault.ANSWER_LOST:
             raise ArchiveUnavailable(f"{what}: HTTP 500", outcome=outcome)
         return result if fault is None else spoil(fault, result)
 
 
-def _spoilt(fault: Fault, data: bytes) -> bytes:
-    if fault is Fault.SHORT:
+def _spoilt(fault: ObjectFault, data: bytes) -> bytes:
+    if fault is ObjectFault.SHORT:
         return data[: len(data) // 2]
-    return bytes(byte ^ 0xFF for byte in data) if fault is Fault.STALE else data
+    return bytes(byte ^ 0xFF for byte in data) if fault is ObjectFault.STALE else data

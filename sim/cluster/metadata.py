@@ -29,8 +29,8 @@ from tallybook.metadata.store import (
     LedgerPage,
     LedgerWatch,
     MembershipWatch,
+    MetadataRecord,
     Ok,
-    Record,
     RecordPage,
     Unknown,
     Versioned,
@@ -39,7 +39,7 @@ from tallybook.metadata.store import (
 from tallybook.metadata.watch import Wakeup
 from tallybook.runtime.rng import Rng
 
-from ..deterministic import Gate, SimClock, outside
+from ..deterministic import ProcessGate, SimClock, outside
 from .atomic_steps import run_in_one_step
 from .registration import SimRegistration
 
@@ -107,7 +107,7 @@ class SimMetadata:
         self._context = outside()
         self._sessions = 0
 
-    def session(self, name: str, gate: Gate) -> MetadataSession:
+    def session(self, name: str, gate: ProcessGate) -> MetadataSession:
         """A new session of the process called ``name``; it replaces an earlier one."""
         self._sessions += 1
         session = MetadataSession(self, name, gate, self._rng.fork(f"session {self._sessions}"))
@@ -146,7 +146,7 @@ class SimMetadata:
 class MetadataSession:
     """Connection of one process to the store; ``store`` and ``membership`` are its ports."""
 
-    def __init__(self, metadata: SimMetadata, name: str, gate: Gate, rng: Rng) -> None:
+    def __init__(self, metadata: SimMetadata, name: str, gate: ProcessGate, rng: Rng) -> None:
         self.metadata = metadata
         self.name = name
         self.rng = rng
@@ -163,7 +163,7 @@ class MetadataSession:
         self._client = metadata.shared.client()
         self.registrations: list[MemoryRegistration] = []
         self.seen: dict[int, int] = {}
-        self.seen_records: dict[str, Record | None] = {}
+        self.seen_records: dict[str, MetadataRecord | None] = {}
         self.store = SimStore(self)
         self.membership = SimMembership(self)
 
@@ -450,7 +450,7 @@ class SimStore:
         """See the port."""
         await self._session.ask("delete_cookie", lambda: self._inner.delete_cookie(bookie_id), writes=True)
 
-    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+    async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """See the port. A stale answer is the value that this session saw last."""
         seen = self._session.seen_records
         stale = not linearizable and self._session.rng.random() < self._metadata.faults.stale

@@ -12,7 +12,7 @@ from typing import Any
 
 from tallybook.runtime.rng import Rng
 
-from ..deterministic import Gate, SimClock, SimNet, SimTransport
+from ..deterministic import ProcessGate, SimClock, SimNet, SimTransport
 from ..oracle.oracle import Oracle
 from .bucket import Bucket
 from .metadata import MetadataSession, SimMetadata
@@ -29,7 +29,7 @@ class SimEnvironment:
     keepalive_seconds: float
     """After so long without traffic from a frozen process its peers give the connection up."""
     note: Callable[..., None]
-    gates: list[Gate] = field(default_factory=list)
+    gates: list[ProcessGate] = field(default_factory=list)
     """Gates of all processes of the run, dead ones included."""
     bucket: Bucket | None = None
     """The object store, in runs that have one."""
@@ -51,7 +51,7 @@ class SimProcess:
         self.name = name
         self.clock = clock
         self.rng = rng
-        self.gate = Gate(name)
+        self.gate = ProcessGate(name)
         env.gates.append(self.gate)
         self.transport: SimTransport = env.net.transport(name)
         self.session: MetadataSession = env.metadata.session(name, self.gate)

@@ -10,8 +10,8 @@ from .content import Content
 from .crash import CrashFound, CrashReport, Promises, enumerate_crashes
 from .crash_outcomes import CrashOptions
 from .disk import SimDisk
-from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
-from .gate import Gate, outside
+from .faults import NO_LATENCY, DiskFault, DiskOperation, Effect, Latency
+from .gate import ProcessGate, outside
 from .link import Link
 from .loop import Leak, SimLoop, Stuck, Unhandled
 from .net import SimNet, SimTransport
@@ -25,13 +25,13 @@ __all__ = [
     "CrashOptions",
     "CrashReport",
     "DiskFault",
+    "DiskOperation",
     "DiskState",
     "Effect",
-    "Gate",
     "Latency",
     "Leak",
     "Link",
-    "Operation",
+    "ProcessGate",
     "Promises",
     "SeedRun",
     "SimClock",

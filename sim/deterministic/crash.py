@@ -34,7 +34,7 @@ from tallybook.runtime.rng import Rng, SeededRng
 
 from .crash_outcomes import ChangeOutcomes, CrashOptions, power_loss_outcomes
 from .disk import SimDisk
-from .faults import Operation
+from .faults import DiskOperation
 from .loop import DAY_SECONDS
 from .world import World, run_untraced
 
@@ -65,8 +65,8 @@ class Promises:
         return tuple(self._items)
 
 
-Workload = Callable[[SimDisk, Promises], Awaitable[None]]
-Check = Callable[[SimDisk, tuple[object, ...]], Awaitable[None]]
+CrashWorkload = Callable[[SimDisk, Promises], Awaitable[None]]
+CrashCheck = Callable[[SimDisk, tuple[object, ...]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -141,14 +141,14 @@ class _Recorder:
         promised = self.promises.snapshot() if self._promised is None else self._promised
         self.points.append(_Point(f"{self._prefix}{len(self.points)} {moment}", self.disk.fork(), promised))
 
-    def _operation(self, moment: str, operation: Operation) -> None:
+    def _operation(self, moment: str, operation: DiskOperation) -> None:
         if operation.name in CHANGING:
             self.take(f"{moment} {operation.name} {operation.path}")
 
 
 def enumerate_crashes(
-    workload: Workload,
-    check: Check,
+    workload: CrashWorkload,
+    check: CrashCheck,
     *,
     disk: SimDisk | None = None,
     seed: int = 0,
@@ -195,7 +195,13 @@ class _Enumeration:
     """State of one ``enumerate_crashes``."""
 
     def __init__(
-        self, check: Check, seed: int, options: CrashOptions, sample: int, max_failures: int, deadline_seconds: float
+        self,
+        check: CrashCheck,
+        seed: int,
+        options: CrashOptions,
+        sample: int,
+        max_failures: int,
+        deadline_seconds: float,
     ) -> None:
         self._check = check
         self._seed = seed
@@ -208,7 +214,7 @@ class _Enumeration:
         self._first_error: Exception | None = None
         self.report = CrashReport()
 
-    def record(self, recorder: _Recorder, workload: Workload) -> None:
+    def record(self, recorder: _Recorder, workload: CrashWorkload) -> None:
         """Run the workload, and add a crash point after its end."""
 
         async def scenario(_world: World) -> None:

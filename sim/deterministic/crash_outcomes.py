@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tallybook.runtime.rng import Rng
 
-from .state import GARBAGE, KEPT, LOST, OLD, Change, Written
+from .state import GARBAGE, KEPT, LOST, OLD, DiskChange, FileWrite
 
 ChangeOutcomes = dict[int, str]
 
@@ -36,7 +36,7 @@ class CrashOptions:
 
 
 def power_loss_outcomes(
-    pending: Sequence[Change], rng: Rng, options: CrashOptions
+    pending: Sequence[DiskChange], rng: Rng, options: CrashOptions
 ) -> Iterator[tuple[str, ChangeOutcomes]]:
     """Outcomes of a power loss with these changes pending, each with a unique name."""
     all_kept = {change.number: KEPT for change in pending}
@@ -48,7 +48,7 @@ def power_loss_outcomes(
         for change in pending[-options.singles :]:
             yield f"lost: {change}", {**all_kept, change.number: LOST}
             yield f"only: {change}", {change.number: KEPT}
-    writes = [change for change in pending if isinstance(change, Written)]
+    writes = [change for change in pending if isinstance(change, FileWrite)]
     for write in writes[-options.torn_writes :]:
         for label, outcome in _torn(write, rng, options):
             yield f"{label}: {write}", {**all_kept, write.number: outcome}
@@ -57,7 +57,7 @@ def power_loss_outcomes(
             yield f"subset {index}", _random(pending, rng, garbage=options.garbage)
 
 
-def random_outcomes(pending: Sequence[Change], rng: Rng) -> ChangeOutcomes:
+def random_outcomes(pending: Sequence[DiskChange], rng: Rng) -> ChangeOutcomes:
     """Draw the outcome of one power loss: sometimes all or nothing, mostly a mixture."""
     draw = rng.random()
     if draw < 0.1:
@@ -67,7 +67,7 @@ def random_outcomes(pending: Sequence[Change], rng: Rng) -> ChangeOutcomes:
     return _random(pending, rng, garbage=True)
 
 
-def _torn(write: Written, rng: Rng, options: CrashOptions) -> Iterator[tuple[str, str]]:
+def _torn(write: FileWrite, rng: Rng, options: CrashOptions) -> Iterator[tuple[str, str]]:
     count = write.sectors
     rests = [("old", OLD)]
     if write.grew:
@@ -94,15 +94,15 @@ def _points(sectors: int, rng: Rng, limit: int) -> list[int]:
     return sorted(chosen)
 
 
-def _random(pending: Sequence[Change], rng: Rng, *, garbage: bool) -> ChangeOutcomes:
+def _random(pending: Sequence[DiskChange], rng: Rng, *, garbage: bool) -> ChangeOutcomes:
     return {change.number: _random_outcome(change, rng, garbage=garbage) for change in pending}
 
 
-def _random_outcome(change: Change, rng: Rng, *, garbage: bool) -> str:
+def _random_outcome(change: DiskChange, rng: Rng, *, garbage: bool) -> str:
     draw = rng.random()
     if draw < 0.4:
         return KEPT
-    if draw < 0.7 or not isinstance(change, Written):
+    if draw < 0.7 or not isinstance(change, FileWrite):
         return LOST
     letters = (KEPT, KEPT, OLD, GARBAGE if garbage else OLD)
     return "".join(letters[rng.randint(0, 3)] for _ in range(change.sectors))

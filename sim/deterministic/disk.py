@@ -24,22 +24,22 @@ from tallybook.runtime.disk.port import Space, WriteSource, check_buffer_bytes
 from tallybook.runtime.rng import Rng, SeededRng
 
 from .crash_outcomes import CrashOptions, power_loss_outcomes, random_outcomes
-from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
+from .faults import NO_LATENCY, DiskFault, DiskOperation, Effect, Latency
 from .file import SimFile
 from .loop import SimLoop
 from .pump import SimPump
 from .rot import Rot
 from .state import DirectoryState, DiskState, split
-from .step import Step
+from .step import DiskStep
 
 KEPT_OPERATIONS: Final = 10_000
 LOCK_NAME: Final = "LOCK"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
-Hook = Callable[[Operation], None]
+Hook = Callable[[DiskOperation], None]
 
 
-def _no_hook(_operation: Operation) -> None:
+def _no_hook(_operation: DiskOperation) -> None:
     """Default hook: do nothing."""
 
 
@@ -93,7 +93,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.name = name
         self.faults: list[DiskFault] = []
-        self.trace: deque[Operation] = deque(maxlen=KEPT_OPERATIONS)
+        self.trace: deque[DiskOperation] = deque(maxlen=KEPT_OPERATIONS)
         self.on_submit: Hook = _no_hook
         self.on_operation: Hook = _no_hook
 
@@ -279,20 +279,20 @@ class SimDisk:
 
     # -- one operation --------------------------------------------------------------------
 
-    def begin(self, name: str, path: str, offset: int = 0, size: int = 0, *, data: bytes = b"") -> Step:
+    def begin(self, name: str, path: str, offset: int = 0, size: int = 0, *, data: bytes = b"") -> DiskStep:
         """Count and trace an operation, and apply planned faults; ``data`` is what it writes."""
         self.check_life(self.life, path)
         self.operations += 1
-        operation = Operation(self.operations, name, path, offset, size)
+        operation = DiskOperation(self.operations, name, path, offset, size)
         self.trace.append(operation)
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimLoop):
             loop.note(self.name, operation, crc32c(data))
         seconds = self._latency.draw(self._latency_rng, name) if self._latency_rng is not None else 0.0
         struck = self._struck(operation) if self.faults else None
-        return Step(self, operation, struck, seconds + (struck.delay_seconds if struck else 0.0))
+        return DiskStep(self, operation, struck, seconds + (struck.delay_seconds if struck else 0.0))
 
-    def _struck(self, operation: Operation) -> DiskFault | None:
+    def _struck(self, operation: DiskOperation) -> DiskFault | None:
         """The first planned fault that strikes; all faults count the operation."""
         striking = [fault for fault in self.faults if fault.strikes(operation)]
         return striking[0] if striking else None

@@ -14,7 +14,7 @@ _OTHER_WEIGHT: Final = 0.1
 _LEAST_SPREAD: Final = 0.5
 
 
-class Operation(NamedTuple):
+class DiskOperation(NamedTuple):
     """One operation of a disk, as traced. ``number`` counts from 1; ``size`` is in bytes."""
 
     number: int
@@ -89,7 +89,7 @@ class DiskFault:
     seen: int = 0
     """Number of matching operations so far."""
 
-    def strikes(self, operation: Operation) -> bool:
+    def strikes(self, operation: DiskOperation) -> bool:
         """Count ``operation`` if it matches; return whether it is to fail."""
         kind = operation.name.removesuffix("-durable")
         if self.operation not in ("*", kind, operation.name) or self.path_part not in operation.path:

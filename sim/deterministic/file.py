@@ -14,7 +14,7 @@ from .faults import Effect
 
 if TYPE_CHECKING:
     from .disk import SimDisk
-    from .step import Step
+    from .step import DiskStep
 
 
 class SimFile:
@@ -104,7 +104,9 @@ class SimFile:
     def _content(self) -> Content:
         return self._disk.state.files[self._inode].current
 
-    def _begin(self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False, data: bytes = b"") -> Step:
+    def _begin(
+        self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False, data: bytes = b""
+    ) -> DiskStep:
         self._disk.check_life(self._life, self._path)
         if self._closed:
             raise DiskFailed(f"{name} {self._path}: the file is closed")
@@ -120,6 +122,6 @@ class SimFile:
         missing = growth - self._disk.free_bytes()
         return data if missing <= 0 else data[: max(0, len(data) - missing) // SECTOR_BYTES * SECTOR_BYTES]
 
-    def _drop(self, step: Step, numbers: set[int]) -> None:
+    def _drop(self, step: DiskStep, numbers: set[int]) -> None:
         if step.effect is Effect.CACHE_ONLY and self._life == self._disk.life:
             self._disk.state.forget(self._inode, numbers)

@@ -1,9 +1,9 @@
 """A gate per simulated process, which can freeze or kill everything that the process has scheduled.
 
-Every callback on the loop has the context in which it was scheduled, and a ``Gate`` marks the context of one process.
-While the gate is closed, due callbacks of the process are put aside; effects of others on it (arriving messages,
-network timers) go on. So a pause works like SIGSTOP, and a kill like ``kill -9``: not one more line of the process
-runs, no handler and no clean-up.
+Every callback on the loop has the context in which it was scheduled, and a ``ProcessGate`` marks the context of one
+process. While the gate is closed, due callbacks of the process are put aside; effects of others on it (arriving
+messages, network timers) go on. So a pause works like SIGSTOP, and a kill like ``kill -9``: not one more line of the
+process runs, no handler and no clean-up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 
-class Gate:
+class ProcessGate:
     """The gate of one process, open at first.
 
     Args:
@@ -66,7 +66,7 @@ class Gate:
         self._held.clear()
 
 
-_GATE: ContextVar[Gate | None] = ContextVar("gate", default=None)
+_GATE: ContextVar[ProcessGate | None] = ContextVar("gate", default=None)
 
 _NOTHING: Final[Any] = SimpleNamespace(_cancelled=True)
 """A cancelled handle, which a loop skips."""

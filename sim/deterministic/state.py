@@ -37,7 +37,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FileWrite:
     """A write to a file."""
 
     number: int
@@ -107,9 +107,9 @@ class DirectoryMade:
         return f"#{self.number} mkdir {self.path}"
 
 
-DataChange: TypeAlias = Written | Resized
+DataChange: TypeAlias = FileWrite | Resized
 NameChange: TypeAlias = Linked | Unlinked
-Change: TypeAlias = DataChange | NameChange | DirectoryMade
+DiskChange: TypeAlias = DataChange | NameChange | DirectoryMade
 
 
 @dataclass(slots=True)
@@ -207,10 +207,10 @@ class DiskState:
         state.pending.append(change)
         _apply_name(state.current, change)
 
-    def write(self, inode: int, path: str, offset: int, data: bytes) -> Written:
+    def write(self, inode: int, path: str, offset: int, data: bytes) -> FileWrite:
         """Write bytes to a file."""
         file = self.files[inode]
-        change = Written(self.number(), inode, path, offset, data, offset + len(data) > file.current.size)
+        change = FileWrite(self.number(), inode, path, offset, data, offset + len(data) > file.current.size)
         file.pending.append(change)
         file.current.write(offset, data)
         return change
@@ -227,7 +227,7 @@ class DiskState:
 
     # -- durability -----------------------------------------------------------------------
 
-    def settle_write(self, change: Written) -> None:
+    def settle_write(self, change: FileWrite) -> None:
         """Make a durable write and all earlier changes that it overlaps durable."""
         file = self.files[change.inode]
         before = [earlier for earlier in file.pending if earlier.number <= change.number and _touch(earlier, change)]
@@ -275,9 +275,9 @@ class DiskState:
 
     # -- power loss -----------------------------------------------------------------------
 
-    def pending(self) -> list[Change]:
+    def pending(self) -> list[DiskChange]:
         """All changes that are not durable, in order."""
-        changes: list[Change] = [change for file in self.files.values() for change in file.pending]
+        changes: list[DiskChange] = [change for file in self.files.values() for change in file.pending]
         for state in self.directories.values():
             changes.extend(state.pending)
             if state.made is not None:
@@ -333,21 +333,21 @@ class DiskState:
         content = file.durable.fork()
         for change in file.pending:
             outcome = outcomes.get(change.number, LOST)
-            if isinstance(change, Written):
+            if isinstance(change, FileWrite):
                 _apply_torn(content, change, outcome, self.power_safe_overwrite)
             elif outcome == KEPT:
                 _apply_data(content, change)
         return content
 
 
-def _touch(earlier: DataChange, change: Written) -> bool:
+def _touch(earlier: DataChange, change: FileWrite) -> bool:
     if isinstance(earlier, Resized):
         return True
     return earlier.offset < change.offset + len(change.data) and change.offset < earlier.offset + len(earlier.data)
 
 
 def _apply_data(content: Content, change: DataChange) -> None:
-    if isinstance(change, Written):
+    if isinstance(change, FileWrite):
         content.write(change.offset, change.data)
     else:
         content.resize(change.size)
@@ -362,7 +362,7 @@ def _apply_name(names: dict[str, int], change: NameChange) -> None:
     names[change.name] = change.inode
 
 
-def _apply_torn(content: Content, change: Written, outcome: str, power_safe_overwrite: bool) -> None:
+def _apply_torn(content: Content, change: FileWrite, outcome: str, power_safe_overwrite: bool) -> None:
     """Apply the outcome of a write to each run of sectors."""
     if len(outcome) == 1:
         outcome = outcome * change.sectors
@@ -377,7 +377,7 @@ def _apply_torn(content: Content, change: Written, outcome: str, power_safe_over
             content.write(start, garbage(change.number, end - start))
 
 
-def _runs(change: Written, outcome: str) -> Iterator[tuple[str, int, int]]:
+def _runs(change: FileWrite, outcome: str) -> Iterator[tuple[str, int, int]]:
     """Runs of equal letters as (letter, first offset, end offset), clipped to the write."""
     base = change.offset // SECTOR_BYTES
     stop = change.offset + len(change.data)

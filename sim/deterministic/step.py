@@ -13,18 +13,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from .faults import DiskFault, Effect, Operation
+from .faults import DiskFault, DiskOperation, Effect
 
 if TYPE_CHECKING:
     from .disk import SimDisk
 
 
-class Step:
+class DiskStep:
     """One operation. Created by ``SimDisk.begin``."""
 
     __slots__ = ("_disk", "_fault", "_life", "_seconds", "operation")
 
-    def __init__(self, disk: SimDisk, operation: Operation, fault: DiskFault | None, seconds: float) -> None:
+    def __init__(self, disk: SimDisk, operation: DiskOperation, fault: DiskFault | None, seconds: float) -> None:
         self._disk = disk
         self._fault = fault
         self._life = disk.life

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.tracing.port import NO_TRACER, Attribute, Span, SpanKind, current_span, header_above, is_decided
 from tallybook.runtime.tracing.traceparent import TraceContext, decode_traceparent
 
@@ -115,7 +115,7 @@ class MemoryTracer:
         above = header_above()
         return self.around if above is None else above
 
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, MetricValue]:
         """See the port: nothing is exported."""
         return NO_TRACER.readings()
 

@@ -15,7 +15,7 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.runtime.rng import Rng
 
 from ..cluster.bucket import BucketFaults
-from ..cluster.faulty_objects import Fault
+from ..cluster.faulty_objects import ObjectFault
 
 if TYPE_CHECKING:
     from .run_configuration import RunConfiguration
@@ -101,9 +101,9 @@ class ArchiveConfiguration:
     def faults(self) -> BucketFaults:
         """Faults of the object store and of the network to it."""
         share = self.trouble / 8
-        odds: Mapping[Fault, float] = {fault: share for fault in Fault if fault is not Fault.DENIED}
+        odds: Mapping[ObjectFault, float] = {fault: share for fault in ObjectFault if fault is not ObjectFault.DENIED}
         return BucketFaults(
-            odds={**odds, Fault.DENIED: share / 10, Fault.LEFT_BEHIND: self.trouble},
+            odds={**odds, ObjectFault.DENIED: share / 10, ObjectFault.LEFT_BEHIND: self.trouble},
             storm=share / 20,
             lost=share,
             late=share,

@@ -21,7 +21,7 @@ from tallybook.runtime.rng import Rng
 
 from ..cluster.bookie_node import BookieNode
 from ..cluster.process import SimEnvironment, SimProcess
-from ..deterministic import Effect, Operation, SimClock, SimDisk
+from ..deterministic import DiskOperation, Effect, SimClock, SimDisk
 from ..workload.ledgers import Workload
 from ..workload.repairers import MAX_FREEZE_SECONDS as REPAIRERS_FREEZE_SECONDS
 from ..workload.repairers import RepairNemesis
@@ -242,7 +242,7 @@ class Nemesis:
         node, (kind, part), left = self._node(), pick(self._rng, STRUCK_OPERATIONS), self._rng.randint(1, 5)
         disk, down_seconds = node.disk, self._down_seconds()
 
-        def look(operation: Operation) -> None:
+        def look(operation: DiskOperation) -> None:
             nonlocal left
             left -= operation.name == kind and part in operation.path
             if not left and node.disk is disk and not self._stopped:

@@ -22,6 +22,7 @@ from tallybook.bookie.ledgers.key_verification import FactsLookup
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
+    AddCallback,
     BookieStatus,
     CopyTrace,
     DamagedBatch,
@@ -60,18 +61,7 @@ from . import inspection
 from .faults import MemoryFaults
 from .journal import MemoryJournal
 from .ledger import MemoryLedger, fits
-from .life import (
-    AddCallback,
-    MemoryAdd,
-    MemoryLife,
-    Waiter,
-    check_identity,
-    lac_of,
-    ledger_of,
-    resume_calls,
-    settle,
-    wake,
-)
+from .life import MemoryAdd, MemoryLife, Waiter, check_identity, lac_of, ledger_of, resume_calls, settle, wake
 
 AnswerGate: TypeAlias = Callable[[str, int], Awaitable[None]]
 """Awaited with (method name, ledger id) before an answer leaves, so that a test can hold it back."""

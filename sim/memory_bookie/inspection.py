@@ -24,10 +24,10 @@ from tallybook.core.limits import MAX_PAGE
 from .faults import MemoryFaults
 from .ledger import MemoryLedger
 
-Ledgers = Mapping[int, MemoryLedger]
+MemoryLedgers = Mapping[int, MemoryLedger]
 
 
-def held_ranges(ledgers: Ledgers, faults: MemoryFaults, ledger_id: int, first: int, last: int) -> HeldAnswer:
+def held_ranges(ledgers: MemoryLedgers, faults: MemoryFaults, ledger_id: int, first: int, last: int) -> HeldAnswer:
     """See ``LedgerStore.held``."""
     ranges: list[EntryRange] = []
     looked_up_to = last
@@ -42,7 +42,7 @@ def held_ranges(ledgers: Ledgers, faults: MemoryFaults, ledger_id: int, first: i
     return HeldAnswer(tuple(ranges), looked_up_to, faults.in_limbo(ledger_id))
 
 
-def held_ledgers(ledgers: Ledgers, faults: MemoryFaults, after: int, limit: int) -> HeldLedgers:
+def held_ledgers(ledgers: MemoryLedgers, faults: MemoryFaults, after: int, limit: int) -> HeldLedgers:
     """See ``LedgerStore.held_ledgers``."""
     limit = min(limit, MAX_PAGE)
     ids = sorted(each for each, ledger in ledgers.items() if each > after and ledger.last_held > NO_ENTRY)
@@ -51,7 +51,9 @@ def held_ledgers(ledgers: Ledgers, faults: MemoryFaults, after: int, limit: int)
     return HeldLedgers(tuple(listed), complete=len(ids) <= limit)
 
 
-def damaged(ledgers: Ledgers, faults: MemoryFaults, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+def damaged(
+    ledgers: MemoryLedgers, faults: MemoryFaults, after: tuple[int, int], limit: int
+) -> tuple[DamagedBatch, ...]:
     """See ``LedgerStore.damaged``."""
     found = [
         DamagedBatch(ledger_id, header.first_entry_id, header.last_entry_id)
@@ -62,7 +64,7 @@ def damaged(ledgers: Ledgers, faults: MemoryFaults, after: tuple[int, int], limi
     return tuple(found[: min(limit, MAX_PAGE)])
 
 
-def status(ledgers: Ledgers, faults: MemoryFaults, *, read_only: bool, uptime_seconds: float) -> BookieStatus:
+def status(ledgers: MemoryLedgers, faults: MemoryFaults, *, read_only: bool, uptime_seconds: float) -> BookieStatus:
     """See ``LedgerStore.status``."""
     events, below = faults.limbo_marker
     return BookieStatus(
@@ -81,7 +83,7 @@ def status(ledgers: Ledgers, faults: MemoryFaults, *, read_only: bool, uptime_se
     )
 
 
-def trace(ledgers: Ledgers, faults: MemoryFaults, ledger_id: int, entry_id: int) -> CopyTrace:
+def trace(ledgers: MemoryLedgers, faults: MemoryFaults, ledger_id: int, entry_id: int) -> CopyTrace:
     """See ``LedgerStore.trace``."""
     ledger = ledgers.get(ledger_id, MemoryLedger())
     limbo = faults.in_limbo(ledger_id)
@@ -99,6 +101,6 @@ def trace(ledgers: Ledgers, faults: MemoryFaults, ledger_id: int, entry_id: int)
     )  # fmt: skip
 
 
-def _headers(ledgers: Ledgers, ledger_id: int, first: int, last: int) -> list[BatchHeader]:
+def _headers(ledgers: MemoryLedgers, ledger_id: int, first: int, last: int) -> list[BatchHeader]:
     ledger = ledgers.get(ledger_id)
     return [] if ledger is None else [decode_header(batch) for batch in ledger.overlapping(first, last)]

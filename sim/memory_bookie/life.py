@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tallybook.core.add_kind import AddKind
-from tallybook.core.answers import AddAnswer, LacAnswer
+from tallybook.core.answers import AddAnswer, AddCallback, LacAnswer
 from tallybook.core.batch import BatchHeader
 from tallybook.core.errors import OtherLedger
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
@@ -16,7 +15,6 @@ from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 from .journal import MemoryJournal
 from .ledger import MemoryLedger
 
-AddCallback: TypeAlias = Callable[[AddAnswer], None]
 Waiter: TypeAlias = "asyncio.Future[None]"
 
 

@@ -95,7 +95,7 @@ class Writers:
         """The state after an exchange of bookies."""
         return self._number(self._states.machine(state), order)
 
-    def _step(self, state: int, event: str, *facts: Any) -> tuple[int, tuple[writing.Action, ...]]:
+    def _step(self, state: int, event: str, *facts: Any) -> tuple[int, tuple[writing.WriterAction, ...]]:
         machine = self._states.machine(state)
         match event:
             case "submit":
@@ -155,7 +155,7 @@ class Recoverers:
         self.moved = cache(self._moved)
         self.view = cache(self._view)
 
-    def start(self, metadata: LedgerMetadata) -> tuple[int, tuple[recovery.Action, ...]]:
+    def start(self, metadata: LedgerMetadata) -> tuple[int, tuple[recovery.RecoveryAction, ...]]:
         """State and first actions of a recovery that begins with these metadata."""
         machine = RecoveryMachine(metadata)
         actions = machine.start()
@@ -170,7 +170,7 @@ class Recoverers:
         """The same state after an exchange of bookies."""
         return self._number(self._states.machine(state), order)
 
-    def _step(self, state: int, event: str, *facts: Any) -> tuple[int, tuple[recovery.Action, ...]]:
+    def _step(self, state: int, event: str, *facts: Any) -> tuple[int, tuple[recovery.RecoveryAction, ...]]:
         machine = self._states.machine(state)
         no_answer = errors.BookieUnavailable("no answer")
         match event:

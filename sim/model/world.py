@@ -68,14 +68,14 @@ class ModelBookie(NamedTuple):
         return bool(self.held >> entry_id & 1)
 
 
-Ledger: TypeAlias = tuple[str, tuple[Fragment, ...], int, int]
+ModelLedger: TypeAlias = tuple[str, tuple[Fragment, ...], int, int]
 """State, fragments, last entry and length: the metadata that change here."""
 
 
-Change: TypeAlias = tuple[Fragment, Fragment]
+FragmentChange: TypeAlias = tuple[Fragment, Fragment]
 """The fragment that the writer knows, and the one that it wants to write."""
 
-Step: TypeAlias = tuple[str, int]
+ModelStep: TypeAlias = tuple[str, int]
 """Kind of step, and number of the message or bookie that it affects."""
 
 
@@ -163,8 +163,8 @@ class Model:
             self._answered_at_once.add("add")
         self._bookies: _Table[ModelBookie] = _Table()
         self._messages: _Table[Message] = _Table()
-        self._ledgers: _Table[Ledger] = _Table()
-        self._changes: _Table[Change] = _Table()
+        self._ledgers: _Table[ModelLedger] = _Table()
+        self._changes: _Table[FragmentChange] = _Table()
         self._ends: _Table[tuple[int, int]] = _Table()
         self._matters = cache(self._may_matter)
         self._metadata = cache(self._as_metadata)
@@ -180,19 +180,19 @@ class Model:
             self.limits.losses, self.limits.crashes,
         )  # fmt: skip
 
-    def steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
+    def steps(self, world: ModelWorld) -> Iterator[tuple[ModelStep, ModelWorld]]:
         """All steps from a world, with the worlds that they lead to."""
         for step, reached in self._all_steps(world):
             yield step, self._without_useless_messages(reached)
 
-    def describe(self, step: Step) -> str:
+    def describe(self, step: ModelStep) -> str:
         """Description of a step."""
         what, number = step
         if what in ("deliver", "lose", "lose the answer to"):
             return f"{what} {self._messages[number]}"
         return f"{what} {self._names[number] if what == 'crash' else number}"
 
-    def _all_steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
+    def _all_steps(self, world: ModelWorld) -> Iterator[tuple[ModelStep, ModelWorld]]:
         yield from self._writer_steps(world)
         yield from self._recoverer_steps(world)
         for number in sorted(world.messages):
@@ -213,7 +213,7 @@ class Model:
 
     # -- the writer -------------------------------------------------------------------
 
-    def _writer_steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
+    def _writer_steps(self, world: ModelWorld) -> Iterator[tuple[ModelStep, ModelWorld]]:
         if world.writer == NO_STATE:
             return
         view = self._writers.view(world.writer)
@@ -270,7 +270,7 @@ class Model:
 
     # -- recoverers -------------------------------------------------------------------
 
-    def _recoverer_steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
+    def _recoverer_steps(self, world: ModelWorld) -> Iterator[tuple[ModelStep, ModelWorld]]:
         for at, state in enumerate(world.recoverers):
             if state >= 0 and (waiting := self._recoverers.view(state).waiting):
                 late = self._recoverers.step(state, "late", waiting)
@@ -289,7 +289,7 @@ class Model:
         yield ("begins: recoverer", number), self._recoverer_event(begun, number, state, actions)
 
     def _recoverer_event(
-        self, world: ModelWorld, number: int, state: int, actions: tuple[recovery.Action, ...]
+        self, world: ModelWorld, number: int, state: int, actions: tuple[recovery.RecoveryAction, ...]
     ) -> ModelWorld:
         """The world after the actions of a recoverer's machine."""
         messages = set(world.messages)
@@ -539,5 +539,5 @@ def _failure(message: Message) -> Message:
     return message._replace(kind=_FAILURES.get(message.kind, message.kind), value=0)
 
 
-def _brief(metadata: LedgerMetadata) -> Ledger:
+def _brief(metadata: LedgerMetadata) -> ModelLedger:
     return metadata.state.value, metadata.fragments, metadata.last_entry_id, metadata.length

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TypeVar
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.port import AddCallback
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
+    AddCallback,
     BookieStatus,
     CopyTrace,
     DamagedBatch,

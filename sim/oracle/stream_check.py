@@ -18,7 +18,7 @@ from ..workload.stream_history import (
     AppendAttempt,
     ReadGap,
     ReadRecord,
-    RecordPlace,
+    RecordAddress,
     StreamFacts,
     StreamHistory,
     StreamReading,
@@ -93,7 +93,7 @@ class _Checked:
     def _wrong_order(self, reading: StreamReading) -> Iterator[StreamViolation]:
         """Sequence numbers are consecutive, except at gaps that were reported and truncated on purpose."""
         due: int | None = None
-        place: RecordPlace = (0, 0, 0)
+        place: RecordAddress = (0, 0, 0)
         for item in reading.items:
             if isinstance(item, ReadGap):
                 if item.lost and not self._history.bookies_lie:
@@ -194,7 +194,7 @@ class _Checked:
             elif found is None and self._is_due(attempt.place):
                 yield _wrong("S1", f"{attempt.payload[:40]!r}, confirmed at {attempt.place}, is not there")
 
-    def _is_due(self, place: RecordPlace) -> bool:
+    def _is_due(self, place: RecordAddress) -> bool:
         """Whether the records that were read before and after ``place`` prove that there must be one."""
         final, retention_s = self._facts.final, self._history.retention_s
         if final is not None:
@@ -237,7 +237,7 @@ class _Checked:
             if other < one:
                 yield _wrong("S3", f"append {other} of {session.actor} is record {sequence}, behind append {one}")
                 return
-        place: RecordPlace = (0, 0, 0)
+        place: RecordAddress = (0, 0, 0)
         for attempt in session.attempts:
             if attempt.outcome is not OperationOutcome.OK or attempt.place is None or attempt.identified:
                 continue

@@ -11,7 +11,7 @@ from tallybook.stream.position import TAG_CHARS
 
 from ..supervised_tasks import vital
 from ..workload.ledgers import ClientProcess
-from ..workload.stream_history import RecordPlace, StreamReading
+from ..workload.stream_history import RecordAddress, StreamReading
 from ..workload.streams import Streaming
 from .stream_check import check_streams
 
@@ -123,7 +123,7 @@ async def _write(streaming: Streaming, client: ClientProcess, streams: StreamSto
     facts = streaming.history.facts_of(writer.stream_id[:TAG_CHARS])
     streaming.oracle.expect(not facts.ended, "S4", f"stream {name} has ended, and has a writer again")
     session = streaming.history.writer_session(client.name, facts.tag, asked_at)
-    places: list[RecordPlace] = []
+    places: list[RecordAddress] = []
     for number in range(LAST_RECORDS):
         attempt = session.append(b"%s/%d/%d" % (client.name.encode(), session.number, number))
         position = await writer.append(attempt.payload, key=attempt.key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
@@ -50,7 +50,7 @@ class ArchiveStage:
         world = cluster.world
         self.cluster = cluster
         self.settings = settings
-        self.store: ObjectStore = store or MemoryStore(world.clock, name="stage")
+        self.store: ObjectStore = store or MemoryObjectStore(world.clock, name="stage")
         self._movers = 0
         self._tasks = Tasks("archive", self._died)
         self.reader = ArchiveReader(self.store, InlineWorkers(), self._tasks)

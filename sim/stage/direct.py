@@ -18,12 +18,12 @@ from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.rpc.attached_ledgers import AttachedLedgers, StreamAttachments
 from tallybook.bookie.rpc.long_poll import with_batches
 from tallybook.client.connection.lac_updates import LacSender
-from tallybook.client.connection.port import AddCallback
 from tallybook.client.open_ledgers import LedgersAtBookie, OpenLedgers
 from tallybook.core.access import Permission
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
+    AddCallback,
     BookieStatus,
     CopyTrace,
     DamagedBatch,

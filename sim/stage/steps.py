@@ -26,7 +26,7 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import LedgerWatch, MetadataStore, Unknown, WriteResult
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerSurvey
+from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
 from .archive import ArchiveStage
@@ -211,7 +211,7 @@ class OffloadProcess:
         updater = LedgerUpdater(metadata, clock, rng.fork("updater"))
         mover = Mover(self._client, updater, store, InlineWorkers(), settings, clock, rng)
         self.offloader = Offloader(
-            mover, LedgerSurvey(metadata), updater, store, reader, InlineWorkers(), settings, clock, rng
+            mover, LedgerListing(metadata), updater, store, reader, InlineWorkers(), settings, clock, rng
         )
 
     async def __aenter__(self) -> Self:

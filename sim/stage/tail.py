@@ -7,7 +7,7 @@ import asyncio
 from tallybook.client.background import client_tasks
 from tallybook.metadata.store import LedgerWatch, MetadataStore
 
-from ..cluster.faulty_metadata import Fault, FaultyStore
+from ..cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from .cluster import MemoryCluster
 from .scenario import SMALL, eventually
 
@@ -19,13 +19,13 @@ class MetadataOutage:
         self.on = False
         self.reads = 0
 
-    def next(self, operation: str) -> Fault | None:
-        """The fault of this operation; see ``FaultSource``."""
+    def next(self, operation: str) -> MetadataFault | None:
+        """The fault of this operation; see ``MetadataFaultSource``."""
         self.reads += operation == "read_ledger"
-        return Fault.UNAVAILABLE if self.on and operation != "changed" else None
+        return MetadataFault.UNAVAILABLE if self.on and operation != "changed" else None
 
 
-class _DeafStore(FaultyStore):
+class _DeafStore(FaultyMetadataStore):
     """A store whose watches never fire, as after an unnoticed session loss."""
 
     def watch_ledger(self, ledger_id: int) -> LedgerWatch:
@@ -51,7 +51,7 @@ class BackgroundTail:
     def __init__(self, cluster: MemoryCluster, ledger_id: int, *, deaf: bool = False) -> None:
         self._cluster = cluster
         self._ledger_id = ledger_id
-        self._kind = _DeafStore if deaf else FaultyStore
+        self._kind = _DeafStore if deaf else FaultyMetadataStore
         self.outage = MetadataOutage()
         self.seen: list[bytes] = []
         self.task = client_tasks("tail").spawn(self._follow(), name="follow")

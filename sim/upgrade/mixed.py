@@ -37,8 +37,6 @@ START_SECONDS: Final = 60.0
 OFFLOAD_SECONDS: Final = 180.0
 HOLD_SECONDS: Final = 3.0
 
-Say = Callable[[str], None]
-
 
 class MixedCluster:
     """A cluster whose bookies run one of two revisions each.
@@ -49,7 +47,9 @@ class MixedCluster:
         hold_seconds: how long the loads run between two changes.
     """
 
-    def __init__(self, old: Tree, new: Tree, directory: Path, say: Say, hold_seconds: float = HOLD_SECONDS) -> None:
+    def __init__(
+        self, old: Tree, new: Tree, directory: Path, say: Callable[[str], None], hold_seconds: float = HOLD_SECONDS
+    ) -> None:
         self._trees = {"old": old, "new": new}
         self._directory = directory
         self._say = say

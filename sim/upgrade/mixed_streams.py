@@ -34,7 +34,7 @@ class CutOff(Exception):
     """The gateway ended a call."""
 
 
-class StreamLoad:
+class MixedStreamLoad:
     """Appends records with dedup ids, so that they can be sent again.
 
     Attributes:
@@ -97,7 +97,7 @@ class StreamLoad:
 
 async def write(stub: Any, tag: str) -> dict[str, Any]:
     """Print a line, then write until SIGTERM."""
-    load = StreamLoad(stub, tag)
+    load = MixedStreamLoad(stub, tag)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, load.stopping.set)
     print(json.dumps({"begins": tag}), flush=True)
     await load.run()

@@ -17,7 +17,7 @@ from tallybook.core.errors import InvariantViolation, Outcome, PositionMismatch,
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
 
 from ..faults.run_configuration import pick
-from .stream_history import ANYTHING, AppendAttempt, RecordPlace, StreamFacts, WriterSession
+from .stream_history import ANYTHING, AppendAttempt, RecordAddress, StreamFacts, WriterSession
 
 if TYPE_CHECKING:
     from .ledgers import ClientProcess
@@ -202,7 +202,7 @@ class StreamProducer:
         *,
         identified: bool = False,
         set_number: int = 0,
-        condition: RecordPlace | Any | None = ANYTHING,
+        condition: RecordAddress | Any | None = ANYTHING,
         txid: int | None = None,
     ) -> tuple[AppendAttempt, dict[str, Any]]:
         """A new attempt, and the other fields of its record."""

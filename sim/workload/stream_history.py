@@ -23,7 +23,7 @@ from tallybook.stream import Cursor, Gap, GapReason, Record, Start
 
 from .history import OperationOutcome
 
-RecordPlace = tuple[int, int, int]
+RecordAddress = tuple[int, int, int]
 """Segment, entry and slot of a record."""
 
 
@@ -47,10 +47,10 @@ class AppendAttempt:
     """Whether it has a dedup id, under which it may be retried."""
     set_number: int
     """Number of its set within the session; 0 if it is in none."""
-    condition: RecordPlace | _Anything | None
+    condition: RecordAddress | _Anything | None
     """Place of the record that it must follow; ``None`` if it must be the first."""
     outcome: OperationOutcome = OperationOutcome.UNKNOWN
-    place: RecordPlace | None = None
+    place: RecordAddress | None = None
     sent: bool = False
     """Whether the writer accepted it, so that no later record of the writer may exist without it."""
 
@@ -59,7 +59,7 @@ class AppendAttempt:
         """The key of its record."""
         return b"%d/%d" % (self.session.number, self.number)
 
-    def ok(self, place: RecordPlace) -> None:
+    def ok(self, place: RecordAddress) -> None:
         """Record that it was confirmed, or existed before under its dedup id."""
         self.outcome, self.place = OperationOutcome.OK, place
 
@@ -86,7 +86,7 @@ class WriterSession:
         *,
         identified: bool = False,
         set_number: int = 0,
-        condition: RecordPlace | _Anything | None = ANYTHING,
+        condition: RecordAddress | _Anything | None = ANYTHING,
     ) -> AppendAttempt:
         """Record that an append begins."""
         attempt = AppendAttempt(self, len(self.attempts), payload, self.now(), identified, set_number, condition)
@@ -97,7 +97,7 @@ class WriterSession:
 class ReadRecord(NamedTuple):
     """A record as a reader got it."""
 
-    place: RecordPlace
+    place: RecordAddress
     sequence: int
     payload: bytes
     key: bytes

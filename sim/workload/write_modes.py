@@ -17,7 +17,7 @@ from tallybook.runtime.rng import Rng
 
 from .history import Operation
 
-Written: TypeAlias = Awaitable[int] | TallybookError
+AppendOutcome: TypeAlias = Awaitable[int] | TallybookError
 """Awaitable of an entry id, or the error with which the append was refused at once."""
 
 
@@ -43,11 +43,11 @@ class WorkloadWriter:
         """Whether nothing can be appended any more."""
         return self._ledger.ended
 
-    def write(self, payloads: Sequence[bytes]) -> list[Written]:
+    def write(self, payloads: Sequence[bytes]) -> list[AppendOutcome]:
         """Append these entries, in this order."""
         return [self._append(payload) for payload in payloads]
 
-    def _append(self, payload: bytes) -> Written:
+    def _append(self, payload: bytes) -> AppendOutcome:
         try:
             return self._ledger.append_nowait(payload)
         except TallybookError as error:
@@ -97,7 +97,7 @@ class ChosenIdsModeWriter(WorkloadWriter):
         self._spawn = spawn
         self._next = 0
 
-    def write(self, payloads: Sequence[bytes]) -> list[Written]:
+    def write(self, payloads: Sequence[bytes]) -> list[AppendOutcome]:
         """See ``WorkloadWriter``."""
         first, self._next = self._next, self._next + len(payloads)
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from tallybook.archive.entry_range import LedgerEntryRange
-from tallybook.archive.format.index_codec import Directory
+from tallybook.archive.format.index_codec import IndexRoot
 from tallybook.core.errors import (
     ArchiveKeyMissing,
     BookieUnavailable,
@@ -228,5 +228,5 @@ async def row_groups(place: LedgerLocation, planned_ranges: Iterable[PlannedRang
     return found
 
 
-def _firsts(directory: Directory, ledger_id: int) -> list[int]:
+def _firsts(directory: IndexRoot, ledger_id: int) -> list[int]:
     return [run.first_entry_id for held in directory.ledgers if held.ledger_id == ledger_id for run in held.runs]

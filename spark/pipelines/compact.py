@@ -21,7 +21,7 @@ from tallybook.offload.mover import Mover
 from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.offload.policy import compact as chosen
 from tallybook.offload.process import opened
-from tallybook.offload.survey import LedgerSurvey
+from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from .jobs import run_in_chunks
@@ -87,7 +87,7 @@ async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObje
         Client(metadata, _reading(settings)) as client,
         opened(client, None, archive_keys=settings.archive_keys) as archive,
     ):
-        survey = LedgerSurvey(archive.metadata)
+        survey = LedgerListing(archive.metadata)
         await survey.refresh()
         keys = {found.key async for page in archive.store.list() for found in page}
         return chosen(survey.ledgers.values(), keys, settings)

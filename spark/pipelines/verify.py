@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Receipts: TypeAlias = Mapping[int, Receipt]
-Current: TypeAlias = Callable[[str, Receipts], Awaitable[Mapping[str, Receipts]]]
+ReceiptsLookup: TypeAlias = Callable[[str, Receipts], Awaitable[Mapping[str, Receipts]]]
 """Returns the current objects of the ledgers of an object."""
 
 SCHEMA: Final = (
@@ -135,7 +135,7 @@ def _verified(
 
 
 async def _verify_all(
-    archive: OpenedArchive, current: Current, pieces: Sequence[dict[str, Any]]
+    archive: OpenedArchive, current: ReceiptsLookup, pieces: Sequence[dict[str, Any]]
 ) -> AsyncIterator[tuple[object, ...]]:
     for piece in pieces:
         if "problem" in piece:
@@ -160,7 +160,7 @@ async def _verify_all(
 async def verify_current(
     objects: Mapping[str, Receipts],
     check: Callable[[str, Receipts], Awaitable[str]],
-    current: Current,
+    current: ReceiptsLookup,
 ) -> AsyncIterator[tuple[str, Receipts, str]]:
     """Check objects. A problem counts for the ledgers still in the object; moved ledgers are checked where they are.
 

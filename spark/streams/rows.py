@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tallybook.core.errors import InvariantViolation
 from tallybook.stream.head import Head
 from tallybook.stream.position import Position
-from tallybook.stream.records.columnar import EnvelopeColumns, Flags, Numbers, damage, decode
+from tallybook.stream.records.columnar import EnvelopeColumns, Flags, Int64Array, damage, decode
 
 from ..gaps import EntryGap
 from .ranges import PlannedRecordRange, RecordGap, RecordGapKind
@@ -103,7 +103,7 @@ class RecordRows:
         self._missing.setdefault(planned_range.ledger_id, (planned_range.at(entry), reason))
 
     def _gaps(
-        self, planned_range: PlannedRecordRange, piece: EnvelopeColumns, entry_ids: Numbers, payloads: pa.Array
+        self, planned_range: PlannedRecordRange, piece: EnvelopeColumns, entry_ids: Int64Array, payloads: pa.Array
     ) -> Iterator[RecordGap]:
         """The gaps before and between these envelopes."""
         ledger_id, rows = planned_range.ledger_id, piece.first_row + np.flatnonzero(piece.good)
@@ -135,7 +135,7 @@ class RecordRows:
 
 
 def _table(
-    planned_range: PlannedRecordRange, piece: EnvelopeColumns, entries: pa.Table, entry_ids: Numbers
+    planned_range: PlannedRecordRange, piece: EnvelopeColumns, entries: pa.Table, entry_ids: Int64Array
 ) -> pa.Table:
     """The wanted records with all columns."""
     chosen = _chosen(planned_range, piece, entry_ids)
@@ -164,7 +164,7 @@ def _table(
     return table if chosen is None else table.filter(pa.array(chosen))
 
 
-def _chosen(planned_range: PlannedRecordRange, piece: EnvelopeColumns, entry_ids: Numbers) -> Flags | None:
+def _chosen(planned_range: PlannedRecordRange, piece: EnvelopeColumns, entry_ids: Int64Array) -> Flags | None:
     """Flags of the wanted records; ``None``: all of them."""
     if not len(piece.row):
         return None
@@ -177,6 +177,6 @@ def _chosen(planned_range: PlannedRecordRange, piece: EnvelopeColumns, entry_ids
     return found
 
 
-def _times(milliseconds: Numbers) -> pa.Array:
+def _times(milliseconds: Int64Array) -> pa.Array:
     fits = np.abs(milliseconds) <= _MAX_MS
     return pa.array(np.where(fits, milliseconds, 0) * 1000, mask=~fits).cast(_TIME)

@@ -12,7 +12,7 @@ from typing import Any, Self
 from tallybook.runtime.blocking.iteration import LoopIterator
 from tallybook.runtime.concurrency.async_iterators import DEFAULT_BATCH
 from tallybook.runtime.concurrency.handle_lifetime import end_block
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.stream.blocking.reader import StreamReaderBase, SubscriptionReaderBase
 from tallybook.stream.blocking.store import StreamStoreBase
 from tallybook.stream.blocking.writer import PendingRecord, StreamWriterBase
@@ -44,7 +44,7 @@ class StreamStore(StreamStoreBase):
         """The unique id of this store's session, as in ``StreamInfo.session``."""
         return self._engine.session
 
-    def stats(self) -> Mapping[str, Reading]:
+    def stats(self) -> Mapping[str, MetricValue]:
         """Metric readings of its writers and readers, named as in ``load.STREAM_METRICS``."""
         return self._engine.stats()
 

@@ -48,7 +48,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.records.update import RecordUpdater
-from tallybook.metadata.store import MetadataStore, Ok, Record
+from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok
 from tallybook.metadata.transactions.commit import commit, renew
 from tallybook.metadata.transactions.model import Transaction, last_committed, read_sink
 from tallybook.metadata.transactions.sink_record import SINKS
@@ -208,7 +208,7 @@ class Deliveries:
             record = await self._withdraw(sink, name, found, record)
         await self._write(name, wanted, record)
 
-    async def _withdraw(self, sink: str, name: str, found: Delivery, record: Record) -> Record:
+    async def _withdraw(self, sink: str, name: str, found: Delivery, record: MetadataRecord) -> MetadataRecord:
         """Make sure that an announced, uncommitted batch is never committed: its record is about to be replaced.
 
         Raises:
@@ -241,13 +241,13 @@ class Deliveries:
                 "nothing of it was written: use a sink for one job at a time"
             )
 
-    async def _write(self, name: str, delivery: Delivery, known: Record | None) -> Record:
+    async def _write(self, name: str, delivery: Delivery, known: MetadataRecord | None) -> MetadataRecord:
         """Write a delivery record by compare-and-set: a process that was suspended must not replace a newer batch."""
         value = delivery.encode()
         result = await self._store.write_record(name, value, None if known is None else known.version)
         if not isinstance(result, Ok):
             raise MetadataConflict(f"the record {name} was changed by another process meanwhile")
-        return Record(value, result.version)
+        return MetadataRecord(value, result.version)
 
     async def _complete_all(self, writer: StreamWriter, mine: str) -> None:
         for name in [name async for name in record_names(self._store, deliveries_of(self._stream_id))]:
@@ -300,7 +300,7 @@ class Deliveries:
             record = await self._write(name, replace(found, stage=DeliveryStage.APPENDED), record)
         await self._discard(name, found, record, last.ledger_ids)
 
-    async def _discard(self, name: str, found: Delivery, record: Record, ledger_ids: Iterable[int]) -> None:
+    async def _discard(self, name: str, found: Delivery, record: MetadataRecord, ledger_ids: Iterable[int]) -> None:
         """Delete the staged ledgers of a batch that is completely in the stream."""
         for ledger_id in ledger_ids:
             with suppress(NoSuchLedger):

@@ -30,7 +30,7 @@ from .record import NO_TXID
 PIECE_BYTES: Final = 32 * MIB
 """Bytes of decompressed bodies that are decoded at a time; bounds the memory of compressed envelopes."""
 
-Numbers: TypeAlias = npt.NDArray[np.int64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _HEADER: Final = np.dtype(
@@ -60,12 +60,12 @@ class EnvelopeColumns:
 
     first_row: int
     good: Flags
-    sequence: Numbers
-    count: Numbers
-    row: Numbers
-    slot: Numbers
-    record_sequence: Numbers
-    timestamp_ms: Numbers
+    sequence: Int64Array
+    count: Int64Array
+    row: Int64Array
+    slot: Int64Array
+    record_sequence: Int64Array
+    timestamp_ms: Int64Array
     payload: pa.Array
     key: pa.Array
     dedup_id: pa.Array
@@ -105,7 +105,7 @@ def damage(payload: bytes, segment: int, entry: int, tag: str) -> EnvelopeDamage
     raise InvariantViolation(f"entry {entry} of segment {segment} of stream {tag} is an envelope after all")
 
 
-def _bytes_of(envelopes: pa.Array) -> tuple[memoryview, Numbers]:
+def _bytes_of(envelopes: pa.Array) -> tuple[memoryview, Int64Array]:
     """The data and offsets of an Arrow array."""
     _, offsets, data = envelopes.buffers()
     if offsets is None or not len(envelopes):
@@ -115,7 +115,7 @@ def _bytes_of(envelopes: pa.Array) -> tuple[memoryview, Numbers]:
     return memoryview(data or b""), found.astype(np.int64)
 
 
-def _headers(data: memoryview, offsets: Numbers) -> tuple[npt.NDArray[np.void], Flags]:
+def _headers(data: memoryview, offsets: Int64Array) -> tuple[npt.NDArray[np.void], Flags]:
     """The header of each entry, and whether it is valid."""
     sizes = np.diff(offsets)
     long = sizes >= HEADER_BYTES
@@ -145,7 +145,7 @@ def _headers(data: memoryview, offsets: Numbers) -> tuple[npt.NDArray[np.void], 
 
 
 def _piece(
-    data: memoryview, offsets: Numbers, headers: npt.NDArray[np.void], good: Flags, first_row: int
+    data: memoryview, offsets: Int64Array, headers: npt.NDArray[np.void], good: Flags, first_row: int
 ) -> EnvelopeColumns:
     bodies, begins, good = _bodies(data, offsets, headers, good)
     while True:
@@ -160,8 +160,8 @@ def _piece(
 
 
 def _bodies(
-    data: memoryview, offsets: Numbers, headers: npt.NDArray[np.void], good: Flags
-) -> tuple[memoryview, Numbers, Flags]:
+    data: memoryview, offsets: Int64Array, headers: npt.NDArray[np.void], good: Flags
+) -> tuple[memoryview, Int64Array, Flags]:
     """The decompressed bodies, and the offset of each."""
     packed = np.flatnonzero(good & (headers["compression"] != 0))
     begins = offsets[:-1] + HEADER_BYTES
@@ -192,7 +192,7 @@ class _Bodies:
         begins: where each of them begins in ``data``.
     """
 
-    def __init__(self, data: memoryview, begins: Numbers, headers: npt.NDArray[np.void]) -> None:
+    def __init__(self, data: memoryview, begins: Int64Array, headers: npt.NDArray[np.void]) -> None:
         self._data = data
         self._headers = headers
         self._counts = headers["count"].astype(np.int64)
@@ -223,11 +223,11 @@ class _Bodies:
         has = self._has[table]
         return np.frombuffer(self._joined(self._begins[table][has], self._begins[table + 1][has]), kind)
 
-    def _joined(self, begins: Numbers, ends: Numbers) -> bytes:
+    def _joined(self, begins: Int64Array, ends: Int64Array) -> bytes:
         data = self._data
         return b"".join([data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
 
-    def _sums(self, sizes: Numbers, table: int) -> Numbers:
+    def _sums(self, sizes: Int64Array, table: int) -> Int64Array:
         """The sum of ``sizes`` for each envelope; 0 for one without the table."""
         has = self._has[table]
         found = np.zeros(len(has), np.int64)
@@ -236,7 +236,7 @@ class _Bodies:
             found[has] = np.add.reduceat(sizes, np.cumsum(counts) - counts)
         return found
 
-    def columns(self, rows: Numbers, headers: npt.NDArray[np.void], good: Flags, first_row: int) -> EnvelopeColumns:
+    def columns(self, rows: Int64Array, headers: npt.NDArray[np.void], good: Flags, first_row: int) -> EnvelopeColumns:
         """The columns of the records.
 
         Args:
@@ -279,7 +279,7 @@ class _Bodies:
         return _binary(sizes, self._joined(self._key_ends, self._id_ends), sizes > 0)
 
 
-def _binary(sizes: Numbers, data: bytes, there: Flags | None = None) -> pa.Array:
+def _binary(sizes: Int64Array, data: bytes, there: Flags | None = None) -> pa.Array:
     """An Arrow binary array of consecutive values."""
     offsets: npt.NDArray[np.int32] = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

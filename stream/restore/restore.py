@@ -28,7 +28,7 @@ from tallybook.core.errors import (
     NoSuchLedger,
 )
 from tallybook.metadata.id_block import raise_counter
-from tallybook.metadata.store import MetadataStore, Ok, Record, Unknown
+from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok, Unknown
 from tallybook.metadata.stream_use import HEADS, belongs_to_stream, head_record
 
 from ..catalog import decode_name
@@ -111,7 +111,9 @@ async def restore_streams(
             yield RestoredRecord(name, known=not isinstance(result, Ok), lost=lost)
 
 
-async def _known_head(metadata: MetadataStore, name: str, present: Record, later: LaterSegments) -> RestoredRecord:
+async def _known_head(
+    metadata: MetadataStore, name: str, present: MetadataRecord, later: LaterSegments
+) -> RestoredRecord:
     """Handle an existing stream: the same one, by its id, which may have been written since.
 
     Segments whose ledgers were restored only now (their archive object could not be read before) are added.

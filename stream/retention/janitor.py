@@ -27,7 +27,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.metadata.records.listing import record_names
-from tallybook.metadata.store import MetadataStore, Record
+from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
@@ -71,7 +71,7 @@ class StreamJanitor:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._sessions: dict[str, tuple[Record, float]] = {}
+        self._sessions: dict[str, tuple[MetadataRecord, float]] = {}
         """Session records, each with the monotonic time at which it was first seen with this value."""
         self._catalog = catalog
         self._namespaces = namespaces
@@ -127,7 +127,7 @@ class StreamJanitor:
             standing[name] = seen if seen is not None and seen[0] == found else (found, now)
         self._sessions = standing
 
-    async def _forget_session(self, name: str, found: Record) -> bool:
+    async def _forget_session(self, name: str, found: MetadataRecord) -> bool:
         """Delete one session record; ``False`` if its process is alive after all."""
         try:
             await self._store.delete_record(name, found.version)

@@ -16,7 +16,7 @@ import pytest
 
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import Manifest, write_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.writer.handle import LedgerWriter
@@ -485,7 +485,7 @@ def test_a_call_on_another_event_loop_is_refused() -> None:
 
 def test_a_closed_library_fails_running_and_later_reads() -> None:
     async def main() -> None:
-        store = MemoryStore(RealClock())
+        store = MemoryObjectStore(RealClock())
         await write_manifest(store, InlineWorkers(), Manifest("a-cluster", {}, {}))
         library = ArchiveLibrary(store, InlineWorkers())
         async with library:

@@ -19,7 +19,7 @@ from tallybook.core.limits import KIB
 from tallybook.core.settings import BookieSettings
 from tallybook.runtime.clock import Clock
 from tallybook.sim.deterministic import CrashFound, CrashOptions, SimClock, SimDisk, World, enumerate_crashes, run_seed
-from tallybook.sim.deterministic.crash import Promises, Workload
+from tallybook.sim.deterministic.crash import CrashWorkload, Promises
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 LEDGERS = (1, 2, 3)
@@ -198,7 +198,7 @@ def booted(settings: BookieSettings = SETTINGS) -> SimDisk:
 Work = Callable[[Client, Clock], Awaitable[None]]
 
 
-def workload_of(work: Work, settings: BookieSettings = SETTINGS) -> Workload:
+def workload_of(work: Work, settings: BookieSettings = SETTINGS) -> CrashWorkload:
     """``work``, done to a bookie that was booted before."""
 
     async def workload(disk: SimDisk, promises: Promises) -> None:

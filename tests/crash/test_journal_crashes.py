@@ -19,9 +19,9 @@ from tallybook.bookie.journal.format import (
     ExplicitLacRecord,
     FenceRecord,
     JournalMark,
+    JournalRecord,
     LedgerIdentityRecord,
     LedgerKeyRecord,
-    Record,
 )
 from tallybook.bookie.journal.group_commit import GroupCommit, Queued
 from tallybook.bookie.journal.journal import Journal, RecoveredJournal
@@ -46,7 +46,7 @@ def batch(boot: int, number: int, size: int) -> BatchRecord:
     return BatchRecord(NUMBER.pack(boot, number, size) + filler, recovery=number % 2 == 1)
 
 
-def number_of(record: Record, boot: int) -> int:
+def number_of(record: JournalRecord, boot: int) -> int:
     """The record's number, once it is certain that life ``boot`` wrote exactly this."""
     if isinstance(record, BatchRecord):
         found_boot, number, size = NUMBER.unpack_from(record.batch)
@@ -57,7 +57,7 @@ def number_of(record: Record, boot: int) -> int:
     return record.ledger_id
 
 
-def small_record(number: int) -> Record:
+def small_record(number: int) -> JournalRecord:
     """A record of one of the other kinds."""
     verifier = hashlib.sha256(str(number).encode()).digest()
     return (
@@ -353,7 +353,7 @@ def ack_before_durable(patch: pytest.MonkeyPatch) -> None:
 def fence_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    def append_others(self: Journal, record: Record, on_durable: Callable[[], None]) -> None:
+    def append_others(self: Journal, record: JournalRecord, on_durable: Callable[[], None]) -> None:
         if isinstance(record, FenceRecord):
             # Answered when what came before is durable, as if it were itself.
             records = self._source._open._records

@@ -20,9 +20,9 @@ from tallybook.bookie.journal.format import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    JournalRecord,
     LedgerIdentityRecord,
     LedgerKeyRecord,
-    Record,
     decode_block_header,
     decode_records,
 )
@@ -96,8 +96,8 @@ def still(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("recovery waited")
 
 
-def recover(disk: StillDisk) -> tuple[RecoveredJournal, list[Record]]:
-    async def work() -> tuple[RecoveredJournal, list[Record]]:
+def recover(disk: StillDisk) -> tuple[RecoveredJournal, list[JournalRecord]]:
+    async def work() -> tuple[RecoveredJournal, list[JournalRecord]]:
         recovered = await Journal.recover(disk, DIRECTORY, SETTINGS, SeededRng(1))
         return recovered, [record async for record in recovered.records()]
 
@@ -112,11 +112,11 @@ class Image:
     """A stopped journal: its files, and the records of each live block, by block number."""
 
     files: Files
-    blocks: dict[int, list[Record]]
+    blocks: dict[int, list[JournalRecord]]
     places: dict[int, tuple[str, int]]
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         return [record for block in sorted(self.blocks) for record in self.blocks[block]]
 
     @property
@@ -242,7 +242,7 @@ def test_the_images_are_what_these_tests_need() -> None:
         recovered, records = recover(StillDisk(image.files))
         assert (recovered.damage, records) == ((), image.records)
         assert len(records) == 24
-        assert {type(record) for record in records} == set(get_args(Record)), "every kind there is"
+        assert {type(record) for record in records} == set(get_args(JournalRecord)), "every kind there is"
 
 
 # -- J07, J16: flipped bits ----------------------------------------------------------------------------------------

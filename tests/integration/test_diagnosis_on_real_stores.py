@@ -116,11 +116,11 @@ REQUEST_SECONDS = 0.4
 HURRIED = RetrySettings(first_pause=0.05, slowest_rate=4.0)
 
 
-class SlowObjects(faulty_objects.FaultyStore):
+class SlowObjects(faulty_objects.FaultyObjectStore):
     """An object store that takes its time for every request."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        super().__init__(store, faulty_objects.Script([]), clock)
+        super().__init__(store, faulty_objects.ObjectFaultScript([]), clock)
         self._pace = clock
 
     async def suffer(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], **more: Any) -> Any:
@@ -136,11 +136,11 @@ class FewerPlease:
     def __init__(self) -> None:
         self._asked = 0
 
-    def next(self, operation: str) -> faulty_objects.Fault | None:
+    def next(self, operation: str) -> faulty_objects.ObjectFault | None:
         if operation in ("write", "abort"):
             return None
         self._asked += 1
-        return faulty_objects.Fault.BUSY if self._asked % 2 else None
+        return faulty_objects.ObjectFault.BUSY if self._asked % 2 else None
 
 
 @asynccontextmanager
@@ -184,7 +184,7 @@ async def test_a_slow_object_store_is_named_during_the_first_pass(cluster, tmp_p
 
 async def test_an_object_store_that_wants_fewer_requests_is_named(cluster, tmp_path):
     await close_ledgers(cluster)
-    busy = lambda store: faulty_objects.FaultyStore(store, FewerPlease(), RealClock())  # noqa: E731
+    busy = lambda store: faulty_objects.FaultyObjectStore(store, FewerPlease(), RealClock())  # noqa: E731
     async with offloading(cluster, tmp_path, busy) as process:
         found = await said_of(cluster, process, Cause.ARCHIVE)
     told = named(
@@ -256,7 +256,7 @@ async def test_a_gateway_that_is_asked_for_more_streams_than_it_may_have_is_name
 SLOW_SECONDS = 0.15
 
 
-class TroubledMetadata(faulty_metadata.FaultyStore):
+class TroubledMetadata(faulty_metadata.FaultyMetadataStore):
     """The metadata as one process has them: well, until ``trouble`` says otherwise."""
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
@@ -267,10 +267,10 @@ class TroubledMetadata(faulty_metadata.FaultyStore):
         self.met = 0
         """Operations that have met with it."""
 
-    def next(self, _operation: str) -> faulty_metadata.Fault | None:
-        return faulty_metadata.Fault.UNAVAILABLE if self.trouble == "away" else None
+    def next(self, _operation: str) -> faulty_metadata.MetadataFault | None:
+        return faulty_metadata.MetadataFault.UNAVAILABLE if self.trouble == "away" else None
 
-    async def _begin(self, operation: str) -> faulty_metadata.Fault | None:
+    async def _begin(self, operation: str) -> faulty_metadata.MetadataFault | None:
         self.met += bool(self.trouble)
         if self.trouble == "slow":
             await self._pace.sleep(SLOW_SECONDS)

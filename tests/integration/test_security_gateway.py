@@ -19,7 +19,7 @@ from tallybook.core.access import LEDGER_NAME, Permission, Role
 from tallybook.core.settings import GatewaySettings
 from tallybook.gateway.auth import PERMISSIONS
 from tallybook.gateway.metrics import METHODS
-from tallybook.gateway.server import Addresses, serving
+from tallybook.gateway.server import ListenAddresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
 from tallybook.runtime.security import denial_log as refusals
 from tallybook.runtime.security import reauthorization as allowed
@@ -81,7 +81,7 @@ LEDGER_METHODS = {
 class Gateway:
     """A gateway on loopback, and how to reach it."""
 
-    def __init__(self, addresses: Addresses, authority: Authority, place: Path) -> None:
+    def __init__(self, addresses: ListenAddresses, authority: Authority, place: Path) -> None:
         self.addresses = addresses
         self._authority = authority
         self._place = place

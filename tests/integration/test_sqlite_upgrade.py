@@ -9,7 +9,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, close
 from tallybook.metadata.sqlite import schema
 from tallybook.metadata.sqlite.client import open_sqlite
-from tallybook.metadata.store import Ok, Record, RecordPage
+from tallybook.metadata.store import MetadataRecord, Ok, RecordPage
 from tallybook.runtime.boot_clock import RealBootClock
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -77,7 +77,7 @@ async def test_a_file_of_format_1_keeps_all_it_holds_and_can_hold_records(path):
         assert await store.list_records() == RecordPage((), complete=True)
         assert await store.write_record("archive/settings", b"new", None) == Ok(1)
     async with await open_file(path) as metadata:
-        assert await metadata.store.read_record("archive/settings") == Record(b"new", 1)
+        assert await metadata.store.read_record("archive/settings") == MetadataRecord(b"new", 1)
 
 
 async def test_an_upgraded_file_is_like_a_new_one(path, tmp_path):

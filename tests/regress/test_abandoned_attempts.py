@@ -9,7 +9,7 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerSurvey
+from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -54,7 +54,7 @@ def offloader(stage: ArchiveStage) -> Offloader:
     workers = InlineWorkers()
     return Offloader(
         stage.mover(),
-        LedgerSurvey(store),
+        LedgerListing(store),
         updater,
         stage.store,
         stage.reader,

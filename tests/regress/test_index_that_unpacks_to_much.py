@@ -13,7 +13,7 @@ from crc32c import crc32c
 from tallybook.archive.format.index_codec import (
     MAX_ROW_GROUP_ROWS,
     ArchivedLedger,
-    Directory,
+    IndexRoot,
     RowGroup,
     Run,
     directory_message,
@@ -73,7 +73,7 @@ def test_a_row_group_has_no_more_rows_than_one_can_have():
     most = MAX_ROW_GROUP_ROWS + MAX_BATCH_ENTRIES
     for rows in (most, most + 1):
         ledger = ArchivedLedger(7, b"metadata", rows, 100, 77, (Run(0, 0, rows, 0, part),))
-        sealed = encode_part(directory_message(Directory("object", 17, (RowGroup(rows, part),), (ledger,))))
+        sealed = encode_part(directory_message(IndexRoot("object", 17, (RowGroup(rows, part),), (ledger,))))
         pointing = sealed.at(100)
         if rows == most:
             assert read_directory(sealed.stored, pointing, "place", OBJECT_BYTES).ledgers == (ledger,)

@@ -5,7 +5,7 @@ import pytest
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.encryption.format import SEALED_FRAME_BYTES, TAG_BYTES
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.offload.rekey import FAILED, SEALED, Rekeyed, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
@@ -17,18 +17,18 @@ TEXT = bytes(range(256)) * 1200
 """Five frames."""
 
 
-def store_of(below: MemoryStore) -> EncryptedStore:
+def store_of(below: MemoryObjectStore) -> EncryptedStore:
     return EncryptedStore(below, InlineWorkers(), InMemoryKeys(1))
 
 
-async def seal_plain(below: MemoryStore) -> Rekeyed:
+async def seal_plain(below: MemoryObjectStore) -> Rekeyed:
     [done] = [each async for each in rekey(store_of(below), "k1", change=True, seal_plain=True, copy_key=bytes(32))]
     return done
 
 
-async def both() -> MemoryStore:
+async def both() -> MemoryObjectStore:
     """The state left by a run that was stopped just before it removed the plain object."""
-    below = MemoryStore(RealClock())
+    below = MemoryObjectStore(RealClock())
     await store_of(below).put(KEY, TEXT)
     await below.put(KEY, TEXT)
     return below

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.encryption.format import FRAME_BYTES
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import UnfinishedUpload, Upload
 from tallybook.core.errors import TallybookError
 from tallybook.offload import rekey as rekeying
@@ -35,7 +35,7 @@ Effect = Callable[[], Awaitable[Any]]
 class Turns:
     """The store of one run: each request waits for ``step``."""
 
-    def __init__(self, below: MemoryStore) -> None:
+    def __init__(self, below: MemoryObjectStore) -> None:
         self.below = below
         self.url = below.url
         self.waiting: tuple[Effect, asyncio.Future[Any]] | None = None
@@ -106,7 +106,7 @@ class _TurnsUpload:
 class Race:
     """Several runs, one request at a time. After each step, the object can be read."""
 
-    def __init__(self, below: MemoryStore) -> None:
+    def __init__(self, below: MemoryObjectStore) -> None:
         self.below = below
         self.runs: list[tuple[Turns, asyncio.Task[Any]]] = []
         self.late: list[Effect] = []
@@ -170,7 +170,7 @@ def small_pieces(monkeypatch):
 
 
 async def race(choices: Sequence[int], *, rotate: bool, others: int) -> None:
-    below = MemoryStore(RealClock())
+    below = MemoryObjectStore(RealClock())
     await below.put(KEY, TEXT)
     found = Race(below)
     newer = InMemoryKeys(2, others=OLD)

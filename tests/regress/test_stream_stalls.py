@@ -22,7 +22,7 @@ from tallybook.core.errors import (
     StreamFenced,
 )
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
@@ -46,11 +46,11 @@ class Outage:
         self.lasts = False
         self._cluster = cluster
 
-    def next(self, _operation: str) -> Fault | None:
-        return Fault.UNAVAILABLE if self.lasts else None
+    def next(self, _operation: str) -> MetadataFault | None:
+        return MetadataFault.UNAVAILABLE if self.lasts else None
 
-    def __call__(self, store: MetadataStore) -> FaultyStore:
-        return FaultyStore(store, self, self._cluster.world.clock)
+    def __call__(self, store: MetadataStore) -> FaultyMetadataStore:
+        return FaultyMetadataStore(store, self, self._cluster.world.clock)
 
 
 @asynccontextmanager
@@ -181,10 +181,10 @@ async def test_a_rename_that_was_cut_off_is_finished(others, cluster, cut_off_at
         await filled(others)
         writes = 0
 
-        def no_more(operation: str) -> Fault | None:
+        def no_more(operation: str) -> MetadataFault | None:
             nonlocal writes
             writes += operation in {"write_record", "delete_record"}
-            return Fault.UNAVAILABLE if writes >= cut_off_at else None
+            return MetadataFault.UNAVAILABLE if writes >= cut_off_at else None
 
         outage.next = no_more
         with suppress(MetadataUnavailable):

@@ -15,7 +15,7 @@ from tallybook.archive.url_record import read_location
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.leader import Leadership
-from tallybook.metadata.store import MetadataStore, Record
+from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.metadata.transactions.sink_record import SinkRecord
 from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import CHECKED_RECORD, Auditor
@@ -57,7 +57,7 @@ async def holding(name: str, value: bytes) -> MetadataStore:
 
 def held_by(value: bytes) -> object:
     leadership: Any = SimpleNamespace(_record="leader", _lease=10.0)
-    return Leadership._holder(leadership, Record(value, 1))
+    return Leadership._holder(leadership, MetadataRecord(value, 1))
 
 
 @pytest.mark.parametrize(

@@ -122,10 +122,10 @@ class WriterPlay:
         lines += [f"missed {m.bookie_id} {m.first_entry_id}..{m.last_entry_id}" for m in machine.missed()]
         return lines
 
-    def told(self, *actions: writer.Action) -> list[str]:
+    def told(self, *actions: writer.WriterAction) -> list[str]:
         return [self.line(action) for action in actions]
 
-    def line(self, action: writer.Action) -> str:
+    def line(self, action: writer.WriterAction) -> str:
         match action:
             case writer.Send():
                 return f"send {action.first_entry_id} to {action.position}"
@@ -169,51 +169,51 @@ class RecoveryPlay:
         self.machine = recovery.RecoveryMachine(metadata)
 
     def event(self, words: list[str]) -> list[str]:
-        handler: Callable[[list[str]], list[recovery.Action]] = getattr(self, f"do_{words[0]}")
+        handler: Callable[[list[str]], list[recovery.RecoveryAction]] = getattr(self, f"do_{words[0]}")
         return [self.line(action) for action in handler(words[1:])]
 
     def batch(self, first: int, last: int, ledger: int = LEDGER) -> bytes:
         payloads = [b"0123456789"] * (last - first + 1)
         return encode_batch(ledger, first, payloads, lac=first - 1, ledger_length=(last + 1) * 10, written_at_us=0)
 
-    def do_start(self, words: list[str]) -> list[recovery.Action]:
+    def do_start(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.start()
 
-    def do_fenced(self, words: list[str]) -> list[recovery.Action]:
+    def do_fenced(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.fenced(int(words[0]), FenceAnswer(int(options(words)["lac"]), -1))
 
-    def do_unfenced(self, words: list[str]) -> list[recovery.Action]:
+    def do_unfenced(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.fence_failed(int(words[0]), getattr(errors, words[1])("told"))
 
-    def do_copy(self, words: list[str]) -> list[recovery.Action]:
+    def do_copy(self, words: list[str]) -> list[recovery.RecoveryAction]:
         first, last = ids(words[1])
         batch = bytearray(self.batch(first, last, int(options(words).get("ledger", LEDGER))))
         if "damaged" in words:
             batch[-1] ^= 1
         return self.machine.read(int(words[0]), first, bytes(batch))
 
-    def do_nocopy(self, words: list[str]) -> list[recovery.Action]:
+    def do_nocopy(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.read_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))
 
-    def do_added(self, words: list[str]) -> list[recovery.Action]:
+    def do_added(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.added(int(words[0]), int(words[1]))
 
-    def do_notadded(self, words: list[str]) -> list[recovery.Action]:
+    def do_notadded(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.add_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))
 
-    def do_late(self, words: list[str]) -> list[recovery.Action]:
+    def do_late(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.stragglers_late(int(words[0]))
 
-    def do_spares(self, words: list[str]) -> list[recovery.Action]:
+    def do_spares(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.replacements_found({int(position): bookie for position, bookie in options(words).items()})
 
-    def do_end(self, words: list[str]) -> list[recovery.Action]:
+    def do_end(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.end_read(decode_header(self.batch(*ids(words[0]))))
 
-    def do_noend(self, words: list[str]) -> list[recovery.Action]:
+    def do_noend(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.end_failed(getattr(errors, words[0])("told"))
 
-    def line(self, action: recovery.Action) -> str:
+    def line(self, action: recovery.RecoveryAction) -> str:
         match action:
             case recovery.FenceMember():
                 return f"fence {action.position}"

@@ -18,7 +18,7 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import LedgerPage, MetadataStore, Versioned
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerSurvey
+from tallybook.offload.survey import LedgerListing
 from tallybook.repair.service import RepairService
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
@@ -108,7 +108,7 @@ def offloader(
     world, store = stage.cluster.world, (metadata or stage.cluster.metadata).client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     archive = (stage.store, reader or stage.reader, InlineWorkers())
-    return Offloader(stage.mover(), LedgerSurvey(store), updater, *archive, settings, world.clock, world.rng)
+    return Offloader(stage.mover(), LedgerListing(store), updater, *archive, settings, world.clock, world.rng)
 
 
 async def object_keys(stage: ArchiveStage) -> list[str]:

@@ -23,7 +23,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
@@ -126,16 +126,22 @@ async def test_one_entry_too_large_among_many_stops_all_before_any_is_sent(
 # -- adoption -------------------------------------------------------------------------------------
 
 
-def seen_with(cluster: MemoryCluster, steps: Iterable[tuple[str, Fault]]) -> Callable[[MetadataStore], MetadataStore]:
-    return lambda store: FaultyStore(store, Script(steps), cluster.world.clock)
+def seen_with(
+    cluster: MemoryCluster, steps: Iterable[tuple[str, MetadataFault]]
+) -> Callable[[MetadataStore], MetadataStore]:
+    return lambda store: FaultyMetadataStore(store, MetadataFaultScript(steps), cluster.world.clock)
 
 
-@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST])
-def test_an_adoption_of_unknown_outcome_is_resolved_by_reading_again(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST])
+def test_an_adoption_of_unknown_outcome_is_resolved_by_reading_again(fault: MetadataFault) -> None:
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger_id = (await client.create_unowned_ledger()).ledger_id
-        steps = [("update_ledger", fault), ("read_ledger", Fault.UNAVAILABLE), ("read_ledger", Fault.UNAVAILABLE)]
+        steps = [
+            ("update_ledger", fault),
+            ("read_ledger", MetadataFault.UNAVAILABLE),
+            ("read_ledger", MetadataFault.UNAVAILABLE),
+        ]
         async with cluster.client(SMALL, seen_through=seen_with(cluster, steps)) as other:
             with pytest.raises(MetadataOutcomeUnknown):
                 await other.adopt_ledger(ledger_id)

@@ -16,7 +16,7 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import PeerError, TallybookError
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -27,23 +27,23 @@ from ..sampling import sample
 T = TypeVar("T")
 
 RATES = {
-    Fault.UNAVAILABLE: 0.05,
-    Fault.UNKNOWN_APPLIED: 0.1,
-    Fault.UNKNOWN_LOST: 0.1,
-    Fault.UNKNOWN_LATE: 0.1,
-    Fault.STALE: 0.3,
-    Fault.DELAYED: 0.3,
+    MetadataFault.UNAVAILABLE: 0.05,
+    MetadataFault.UNKNOWN_APPLIED: 0.1,
+    MetadataFault.UNKNOWN_LOST: 0.1,
+    MetadataFault.UNKNOWN_LATE: 0.1,
+    MetadataFault.STALE: 0.3,
+    MetadataFault.DELAYED: 0.3,
 }
 
 
-class Weather(RandomFaults):
+class Weather(RandomMetadataFaults):
     """Random faults, and outages of the metadata store."""
 
     outage = False
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> MetadataFault | None:
         if self.outage and operation != "changed":
-            return Fault.UNAVAILABLE
+            return MetadataFault.UNAVAILABLE
         return super().next(operation)
 
 
@@ -55,15 +55,15 @@ class Play:
         self.rng = world.rng.fork("nemesis")
         self.cluster = MemoryCluster(world, bookies=4)
         self.weather = Weather(world.rng.fork("weather"), RATES)
-        self.stores: list[FaultyStore] = []
+        self.stores: list[FaultyMetadataStore] = []
         self.sent = 0
         self.acked = -1
 
     def client(self) -> Client:
         return self.cluster.client(SMALL, seen_through=self._through)
 
-    def _through(self, store: MetadataStore) -> FaultyStore:
-        self.stores.append(FaultyStore(store, self.weather, self.world.clock))
+    def _through(self, store: MetadataStore) -> FaultyMetadataStore:
+        self.stores.append(FaultyMetadataStore(store, self.weather, self.world.clock))
         return self.stores[-1]
 
     async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:

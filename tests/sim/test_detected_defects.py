@@ -29,7 +29,7 @@ from tallybook.sim.oracle import liveness
 from tallybook.sim.oracle.observed_bookie import ObservedBookie
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 from tallybook.sim.workload.ledgers import Workload
-from tallybook.sim.workload.write_modes import WorkloadWriter, Written
+from tallybook.sim.workload.write_modes import AppendOutcome, WorkloadWriter
 
 
 def first_failure(seeds: Iterable[int]) -> str:
@@ -116,7 +116,7 @@ def test_a_writer_that_does_not_get_on_after_healing_is_detected(monkeypatch: py
     append = WorkloadWriter._append
     entries: Counter[int] = Counter()
 
-    def refused_above_some(writer: WorkloadWriter, payload: bytes) -> Written:
+    def refused_above_some(writer: WorkloadWriter, payload: bytes) -> AppendOutcome:
         entries[writer.id] += 1
         return append(writer, payload) if entries[writer.id] < 6 else NotEnoughBookies("nobody is there")
 

@@ -19,7 +19,7 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_recovery, close
 from tallybook.metadata.store import MetadataStore, WriteResult
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.metadata_faults import AnswersLost, Gated, WritesRefused
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -79,12 +79,14 @@ async def test_c02_entries_acked_during_a_change_are_on_the_bookies_of_their_fra
     assert cluster.under_replicated(closed) == []
 
 
-@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
-def test_c07_a_change_whose_answer_is_lost_is_read_back(fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE]
+)
+def test_c07_a_change_whose_answer_is_lost_is_read_back(fault: MetadataFault) -> None:
     @scenario(bookies=4)
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        script = Script([("update_ledger", fault)])
-        through: Callable[[MetadataStore], MetadataStore] = lambda store: FaultyStore(  # noqa: E731
+        script = MetadataFaultScript([("update_ledger", fault)])
+        through: Callable[[MetadataStore], MetadataStore] = lambda store: FaultyMetadataStore(  # noqa: E731
             store, script, cluster.world.clock
         )
         async with cluster.client(QUICK, seen_through=through) as writer:

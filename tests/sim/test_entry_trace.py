@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.client.client import Client
 from tallybook.core.batch import verify_batch
 from tallybook.core.errors import AccessDenied, NoSuchLedger, ReadBeyondLac
@@ -112,7 +112,7 @@ async def test_the_copy_in_the_archive_is_traced_and_is_enough_once_bookies_may_
 def test_a_changed_object_is_reported(harm: str, verdict: str) -> None:
     @scenario(bookies=3)
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        store = MemoryStore(cluster.world.clock, name="harmed")
+        store = MemoryObjectStore(cluster.world.clock, name="harmed")
         async with ArchiveStage(cluster, store=store) as stage:
             ledger_id = await closed(client)
             await stage.archive(ledger_id)

@@ -13,7 +13,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Unknown
 from tallybook.sim.cluster.metadata import MetadataFaults, MetadataSession, SimMetadata
-from tallybook.sim.deterministic import Gate, World, run_once
+from tallybook.sim.deterministic import ProcessGate, World, run_once
 
 SLOW = (0.2, 0.2)
 """Seconds on the way there, and back."""
@@ -30,7 +30,7 @@ class Stored:
         self.session, self.other = (self.open(name) for name in ("one", "other"))
 
     def open(self, name: str) -> MetadataSession:
-        return self.metadata.session(name, Gate(name))
+        return self.metadata.session(name, ProcessGate(name))
 
     async def expired_after(self, seconds: float) -> None:
         await self.clock.sleep(seconds)

@@ -19,7 +19,7 @@ from tallybook.metadata.ledger.repaired import replace_member
 from tallybook.metadata.records.replaced_bookies import record_replacement
 from tallybook.metadata.store import BookieInfo, Ok, WriteResult
 from tallybook.metadata.stream_use import CURSOR, STREAM
-from tallybook.repair.fsck.fsck import Bucket, Fsck, FsckFinding
+from tallybook.repair.fsck.fsck import Fsck, FsckFinding, OpenArchive
 from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.service import RepairService
 from tallybook.repair.tasks import TaskBoard
@@ -48,11 +48,11 @@ def cookie(name: str, directory_uuid: str) -> bytes:
     return Cookie(name, directory_uuid, "cluster").encode()
 
 
-async def found_in(world: ClientWorld, bucket: Bucket | None = None) -> list[FsckFinding]:
+async def found_in(world: ClientWorld, bucket: OpenArchive | None = None) -> list[FsckFinding]:
     return [found async for found in Fsck(world, KINDS, STREAM_OWNERS, bucket, None).run()]
 
 
-async def the_only_one(world: ClientWorld, bucket: Bucket | None = None) -> FsckFinding:
+async def the_only_one(world: ClientWorld, bucket: OpenArchive | None = None) -> FsckFinding:
     [found] = await found_in(world, bucket)
     return found
 
@@ -75,7 +75,7 @@ async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_
         from tallybook.repair.tasks import make_tasks  # noqa: PLC0415
 
         await board.publish(make_tasks(ledgers, thorough=True, why="x"))
-        check = Fsck(client.world, KINDS, STREAM_OWNERS, Bucket(stage.store, stage.reader), None)
+        check = Fsck(client.world, KINDS, STREAM_OWNERS, OpenArchive(stage.store, stage.reader), None)
         assert [found async for found in check.run()] == []
         assert (check.totals.findings, check.totals.notes) == (0, 0)
         assert check.totals.steps > 15
@@ -159,7 +159,7 @@ async def test_a_listing_that_is_cut_off_is_a_finding_wherever_it_happens(
     async with ArchiveStage(cluster) as stage:
         await closed(client)
         cut_listings_off(client.world.store)
-        found = await found_in(client.world, Bucket(stage.store, stage.reader))
+        found = await found_in(client.world, OpenArchive(stage.store, stage.reader))
     assert sorted((each.how_bad, each.where) for each in found if "cut off" in each.what) == [
         ("bad", "bucket"), ("bad", "copies"), ("bad", "metadata"),
     ]  # fmt: skip
@@ -297,7 +297,7 @@ async def test_ids_above_the_counter_metadata_that_cannot_be_read_and_wrong_cook
 async def test_missing_short_and_orphan_objects_are_found(cluster: MemoryCluster, client: Client) -> None:
     await cookies(cluster, client.world)
     async with ArchiveStage(cluster) as stage:
-        bucket = Bucket(stage.store, stage.reader)
+        bucket = OpenArchive(stage.store, stage.reader)
         kept, released = await closed(client), await closed(client)
         await stage.archive(kept)
         await stage.archive(released)
@@ -331,7 +331,7 @@ async def test_missing_short_and_orphan_objects_are_found(cluster: MemoryCluster
 async def test_an_object_that_is_announced_is_no_orphan(cluster: MemoryCluster, client: Client) -> None:
     await cookies(cluster, client.world)
     async with ArchiveStage(cluster) as stage:
-        bucket = Bucket(stage.store, stage.reader)
+        bucket = OpenArchive(stage.store, stage.reader)
         ledger_id, other = await closed(client), await closed(client)
         await stage.archive(ledger_id)
         receipt = (await client.ledger_metadata(ledger_id)).archived

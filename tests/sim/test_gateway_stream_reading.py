@@ -14,7 +14,7 @@ from tallybook.core.errors import NoSuchStream
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.gateways import (
@@ -229,10 +229,10 @@ async def test_a_subscription_whose_end_fails_is_not_kept_until_the_gateway_is_s
     away = False
 
     class Away:
-        def next(self, operation: str) -> Fault | None:
-            return Fault.UNAVAILABLE if away and operation == "write_record" else None
+        def next(self, operation: str) -> MetadataFault | None:
+            return MetadataFault.UNAVAILABLE if away and operation == "write_record" else None
 
-    troubled = cluster.client(SMALL, seen_through=lambda store: FaultyStore(store, Away(), cluster.world.clock))
+    troubled = cluster.client(SMALL, seen_through=lambda store: FaultyMetadataStore(store, Away(), cluster.world.clock))
     gateway = SimGateway(cluster, "10.0.0.9:7450", troubled)
     async with gateways(cluster) as [other]:
         positions = await written(other, lines(5))

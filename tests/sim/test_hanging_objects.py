@@ -11,7 +11,7 @@ import pytest
 from tallybook.archive.catalog import CONCURRENT_OBJECTS, read_catalog
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectInfo
 from tallybook.archive.objects.probe import MAX_TIMEOUTS, ObjectPass
 from tallybook.client.background import client_tasks
@@ -40,7 +40,7 @@ from .test_offloader_memory import opened
 COUNT = CONCURRENT_READS + 8
 
 
-class SlowListing(MemoryStore):
+class SlowListing(MemoryObjectStore):
     """A store with slow listings."""
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:

@@ -23,7 +23,7 @@ from tallybook.repair.status.drain import check_can_end, count_references, switc
 from tallybook.repair.status.drain_reasons import why_still_referenced
 from tallybook.repair.status.overview import overview
 from tallybook.repair.tasks import TaskBoard
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
@@ -308,8 +308,8 @@ async def test_a_pass_on_demand_trusts_the_running_auditor_and_no_report_against
 class Stale:
     """A store with stale reads, except for linearizable ones."""
 
-    def next(self, operation: str) -> Fault | None:
-        return Fault.STALE if operation == "read_record" else None
+    def next(self, operation: str) -> MetadataFault | None:
+        return MetadataFault.STALE if operation == "read_record" else None
 
 
 @scenario(bookies=4)
@@ -324,7 +324,7 @@ async def test_a_pass_on_demand_knows_orders_and_records_from_before_it_began(
     status = b'{"lost": [], "at_ms": %d}' % (clock.wall_us() // 1000)
     await store.write_record("repair/status", status, None)
     cluster.die(lost)
-    async with cluster.client(SMALL, seen_through=lambda store: FaultyStore(store, Stale(), clock)) as late:
+    async with cluster.client(SMALL, seen_through=lambda store: FaultyMetadataStore(store, Stale(), clock)) as late:
         before = await SingleAudit(late, QUICK).audit(publish=False)
         assert (before.lost, before.draining) == (frozenset(), frozenset())
         await switch(client, drained, RequestedMode.DRAINING, on=True)

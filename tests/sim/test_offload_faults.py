@@ -14,7 +14,7 @@ import pytest
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.objects.retries import RetryingStore, RetryPolicy
 from tallybook.archive.reader import ArchiveReader
@@ -35,12 +35,12 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import Versioned
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerSurvey
+from tallybook.offload.survey import LedgerListing
 from tallybook.offload.totals import MAX_RETRY_SECONDS
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, RandomFaults, fits
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, RandomObjectFaults, fits
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.archive_keys import InMemoryKeys
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -71,7 +71,9 @@ def offloader(stage: ArchiveStage, store: ObjectStore) -> Offloader:
     updater = LedgerUpdater(metadata, world.clock, rng.fork("updater"))
     mover = Mover(stage.client, updater, store, InlineWorkers(), SETTINGS, world.clock, rng)
     reader = ArchiveReader(store, InlineWorkers(), Tasks("reader", lambda _name, _error: None))
-    return Offloader(mover, LedgerSurvey(metadata), updater, store, reader, InlineWorkers(), SETTINGS, world.clock, rng)
+    return Offloader(
+        mover, LedgerListing(metadata), updater, store, reader, InlineWorkers(), SETTINGS, world.clock, rng
+    )
 
 
 async def in_order(stage: ArchiveStage, written: dict[int, int]) -> None:
@@ -93,12 +95,21 @@ def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: i
     async def play(cluster: MemoryCluster, client: Client) -> None:
         clock, rng = cluster.world.clock, cluster.world.rng.fork("faults")
         written = {await closed(client, count): count for count in (120, 10, 130, 0, 9)}
-        odds = dict.fromkeys((Fault.FAILED, Fault.ANSWER_LOST, Fault.TIMED_OUT, Fault.LEFT_BEHIND, Fault.SHORT), 0.03)
-        below = MemoryStore(clock)
+        odds = dict.fromkeys(
+            (
+                ObjectFault.FAILED,
+                ObjectFault.ANSWER_LOST,
+                ObjectFault.TIMED_OUT,
+                ObjectFault.LEFT_BEHIND,
+                ObjectFault.SHORT,
+            ),
+            0.03,
+        )
+        below = MemoryObjectStore(clock)
         async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
-            faults = RandomFaults(rng, clock, odds, storm=0.05, storm_seconds=5.0, ends_at=200.0)
+            faults = RandomObjectFaults(rng, clock, odds, storm=0.05, storm_seconds=5.0, ends_at=200.0)
             patience = RetryPolicy(clock, rng.fork("patience"))
-            faulty = RetryingStore(FaultyStore(below, faults, clock, timeout_seconds=5.0), patience)
+            faulty = RetryingStore(FaultyObjectStore(below, faults, clock, timeout_seconds=5.0), patience)
             worker = offloader(stage, EncryptedStore(faulty, InlineWorkers(), keys))
             # A sealed object takes more requests, so more attempts fail; after each the next one waits twice as long.
             while clock.monotonic() < (420 if keys is None else 560):
@@ -109,8 +120,8 @@ def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: i
                 for ledger_id, count in written.items():
                     assert await read_all(stage.client, ledger_id) == lines(count)
                 await clock.sleep(25)
-            assert faults.seen[Fault.BUSY] > 3
-            assert faults.seen[Fault.BUSY] < 150, "one every second would be no patience"
+            assert faults.seen[ObjectFault.BUSY] > 3
+            assert faults.seen[ObjectFault.BUSY] < 150, "one every second would be no patience"
             await in_order(stage, written)
             assert bool([found async for page in below.list("sealed/") for found in page]) == (keys is not None)
 
@@ -122,7 +133,7 @@ def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
 
     @scenario()
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        keys, below = InMemoryKeys(), MemoryStore(cluster.world.clock)
+        keys, below = InMemoryKeys(), MemoryObjectStore(cluster.world.clock)
         async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
             first = await closed(client, 120)
             worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
@@ -144,7 +155,7 @@ def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
     play()
 
 
-class Refusing(MemoryStore):
+class Refusing(MemoryObjectStore):
     """A store that lists some objects, but neither returns nor removes them, as with Glacier and object locks."""
 
     def __init__(self, clock: Clock) -> None:
@@ -281,22 +292,24 @@ async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_o
 class At:
     """Injects one fault, at the n-th operation to which it applies."""
 
-    def __init__(self, number: int, fault: Fault) -> None:
+    def __init__(self, number: int, fault: ObjectFault) -> None:
         self._left, self._fault = number, fault
 
     @property
     def happened(self) -> bool:
         return self._left <= 0
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> ObjectFault | None:
         if not fits(operation, self._fault):
             return None
         self._left -= 1
         return self._fault if self._left == 0 else None
 
 
-@pytest.mark.parametrize("fault", [Fault.SHORT, Fault.STALE, Fault.MISSING, Fault.FAILED, Fault.ANSWER_LOST])
-def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [ObjectFault.SHORT, ObjectFault.STALE, ObjectFault.MISSING, ObjectFault.FAILED, ObjectFault.ANSWER_LOST]
+)
+def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(fault: ObjectFault) -> None:
     """Wrong bytes in a successful answer, or a store that fails before or after the call took effect."""
 
     @scenario()
@@ -307,7 +320,7 @@ def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(fault: Fa
             before = [await client.ledger_metadata(ledger_id) for ledger_id in written]
             while True:
                 faults = At(number, fault)
-                mover = stage.mover(FaultyStore(stage.store, faults, cluster.world.clock))
+                mover = stage.mover(FaultyObjectStore(stage.store, faults, cluster.world.clock))
                 with suppress(ObjectDamaged, ObjectMissing, ArchiveUnavailable):
                     await mover.move(planned)
                 if not faults.happened:
@@ -315,7 +328,7 @@ def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(fault: Fa
                 assert [await client.ledger_metadata(ledger_id) for ledger_id in written] == before
                 assert await stage.store.unfinished_uploads() == []
                 number += 1
-            assert number > (1 if fault is Fault.ANSWER_LOST else 3)
+            assert number > (1 if fault is ObjectFault.ANSWER_LOST else 3)
             for ledger_id, count in written.items():
                 assert (await client.ledger_metadata(ledger_id)).archived is not None
                 assert await read_all(stage.client, ledger_id) == lines(count)
@@ -328,8 +341,8 @@ async def test_expired_keys_end_the_pass_and_cost_nothing(cluster: MemoryCluster
     written = {await closed(client, count): count for count in (120, 9)}
     clock = cluster.world.clock
     async with ArchiveStage(cluster, SETTINGS) as stage:
-        denied = RandomFaults(cluster.world.rng, clock, {Fault.DENIED: 1.0}, ends_at=60.0)
-        worker = offloader(stage, FaultyStore(stage.store, denied, clock))
+        denied = RandomObjectFaults(cluster.world.rng, clock, {ObjectFault.DENIED: 1.0}, ends_at=60.0)
+        worker = offloader(stage, FaultyObjectStore(stage.store, denied, clock))
         with pytest.raises(ArchiveDenied, match="403"):
             await worker.round()
         assert "403" in worker.totals.last_error

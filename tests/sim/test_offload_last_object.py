@@ -11,7 +11,7 @@ import pytest
 
 from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
@@ -42,7 +42,7 @@ Held = tuple[int, bytes]
 """A ledger in an object: its id, which others may have had, and its identity."""
 
 
-async def held_in(store: MemoryStore) -> dict[str, set[Held]]:
+async def held_in(store: MemoryObjectStore) -> dict[str, set[Held]]:
     """Ledgers by object."""
     found: dict[str, set[Held]] = {}
     for each in [each async for page in store.list() for each in page if each.key.endswith(".parquet")]:
@@ -52,7 +52,7 @@ async def held_in(store: MemoryStore) -> dict[str, set[Held]]:
     return found
 
 
-class Watched(MemoryStore):
+class Watched(MemoryObjectStore):
     """Fails the test if a removal takes the last object of a ledger that was not deleted."""
 
     def __init__(self, clock: Clock) -> None:
@@ -147,11 +147,11 @@ class Play:
         held = await held_in(self.store)
         if held:
             key = sorted(held)[self.rng.randint(0, len(held) - 1)]
-            await MemoryStore.delete(self.store, key)
+            await MemoryObjectStore.delete(self.store, key)
 
     async def lose_manifest(self) -> None:
         with suppress(Exception):
-            await MemoryStore.delete(self.store, MANIFEST_KEY)
+            await MemoryObjectStore.delete(self.store, MANIFEST_KEY)
 
     def step(self) -> Callable[[], Awaitable[None]]:
         often = [self.write, self.tidy, self.tidy, self.wait, self.wait, self.tidy]

@@ -14,7 +14,7 @@ import pytest
 
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.client.client import Client
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import (
@@ -177,7 +177,7 @@ def test_the_pass_that_writes_a_manifest_anew_removes_nothing(wrong: bytes | Non
     play()
 
 
-class Counting(MemoryStore):
+class Counting(MemoryObjectStore):
     """Counts replacements of the manifest, and can refuse them."""
 
     def __init__(self, clock: Clock) -> None:
@@ -259,7 +259,7 @@ async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_cat
         assert len(await objects(stage)) == 2
 
 
-class Unread(MemoryStore):
+class Unread(MemoryObjectStore):
     """Raises ``error`` for the next reads of the manifest."""
 
     def __init__(self, clock: Clock) -> None:
@@ -274,8 +274,8 @@ class Unread(MemoryStore):
         return await super().read(key, offset, size)
 
 
-async def manifest_bytes(store: MemoryStore) -> bytes:
-    return await MemoryStore.read(store, MANIFEST_KEY, 0, (await store.info(MANIFEST_KEY)).size_bytes)
+async def manifest_bytes(store: MemoryObjectStore) -> bytes:
+    return await MemoryObjectStore.read(store, MANIFEST_KEY, 0, (await store.info(MANIFEST_KEY)).size_bytes)
 
 
 UNREAD: dict[str, TallybookError | None] = {

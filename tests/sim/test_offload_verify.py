@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.probe import MAX_TIMEOUTS
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, TallybookError
@@ -18,7 +18,7 @@ from .parts import closed_id as closed
 from .test_offload_manifest import SETTINGS
 
 
-class Hanging(MemoryStore):
+class Hanging(MemoryObjectStore):
     """A store in which reads of objects in ``hang`` hang, and are counted."""
 
     def __init__(self, clock: Clock, error: type[TallybookError]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.library import ArchiveLibrary
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.core.settings import OffloadSettings
@@ -21,7 +21,7 @@ from tallybook.offload.survey import ROUNDS_UNREAD
 from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, Script
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
@@ -68,7 +68,7 @@ async def test_waiting_ledgers_are_reported_during_the_first_pass(cluster: Memor
     """A slow bucket takes hours; waiting work counts for the bottleneck."""
     ledgers = [await closed(client, 120) for _ in range(2)]
     clock = cluster.world.clock
-    slow = FaultyStore(MemoryStore(clock), Script([("finish", Fault.TIMED_OUT)]), clock)
+    slow = FaultyObjectStore(MemoryObjectStore(clock), ObjectFaultScript([("finish", ObjectFault.TIMED_OUT)]), clock)
     async with ArchiveStage(cluster, EAGER, store=slow) as stage:
         worker = offloader(stage, EAGER)
         assert worker.backlog.waiting_ledgers == 0

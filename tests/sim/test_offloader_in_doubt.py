@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import UnfinishedUpload
 from tallybook.client.client import Client
 from tallybook.metadata.memory import MemoryMetadata
@@ -235,7 +235,7 @@ async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_wi
 
 @scenario(deadline_seconds=6_000)
 async def test_a_manifest_whose_key_is_not_here_is_never_replaced(cluster: MemoryCluster, client: Client) -> None:
-    held, below = InMemoryKeys(), MemoryStore(cluster.world.clock)
+    held, below = InMemoryKeys(), MemoryObjectStore(cluster.world.clock)
     async with ArchiveStage(cluster, EAGER, store=EncryptedStore(below, InlineWorkers(), held)) as stage:
         ledger = await closed(client, 120)
         await offloader(stage, EAGER).round()

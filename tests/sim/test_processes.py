@@ -19,7 +19,7 @@ from tallybook.sim.cluster.bookie_node import BookieNode, with_name
 from tallybook.sim.cluster.metadata import MetadataFaults, SimMetadata
 from tallybook.sim.cluster.process import SimEnvironment, SimProcess
 from tallybook.sim.coverage import CoverageMarks
-from tallybook.sim.deterministic import Gate, Latency, SimNet, World, run_once
+from tallybook.sim.deterministic import Latency, ProcessGate, SimNet, World, run_once
 from tallybook.sim.oracle.oracle import Oracle
 from tallybook.sim.stage.disk_bookie import batch_of, tiny_settings
 
@@ -80,7 +80,7 @@ def ledger(ledger_id: int) -> LedgerMetadata:
 @small
 async def test_a_frozen_process_does_nothing_and_then_all_of_it(cluster: Small) -> None:
     ticks: list[float] = []
-    clock, gate = cluster.world.clock, Gate("frozen")
+    clock, gate = cluster.world.clock, ProcessGate("frozen")
 
     async def tick() -> None:
         while True:
@@ -100,7 +100,7 @@ async def test_a_frozen_process_does_nothing_and_then_all_of_it(cluster: Small) 
 @small
 async def test_a_killed_process_does_not_even_clean_up(cluster: Small) -> None:
     left: list[str] = []
-    gate = Gate("killed")
+    gate = ProcessGate("killed")
 
     async def work() -> None:
         try:

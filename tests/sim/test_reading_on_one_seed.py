@@ -14,7 +14,7 @@ from tallybook.core.batch import EntrySlice, cut_entry, decode_header, encode_ba
 from tallybook.core.errors import Busy, EntryCorrupt, NoSuchLedger, RecoveryFailed
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -275,7 +275,7 @@ async def test_a_tail_begun_while_the_metadata_store_is_away_follows_without_ham
             seen.append(entry.payload)
 
     def through(store: MetadataStore) -> MetadataStore:
-        return FaultyStore(store, outage, cluster.world.clock)
+        return FaultyMetadataStore(store, outage, cluster.world.clock)
 
     async with cluster.client(SMALL, seen_through=through) as other:
         reader = await other.open_ledger(ledger.id, recover=False)

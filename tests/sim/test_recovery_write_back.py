@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.client.recovery.machine import Action, RecoveryMachine
+from tallybook.client.recovery.machine import RecoveryAction, RecoveryMachine
 from tallybook.client.recovery.member_adds import MEMBER_WINDOW_BYTES
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
@@ -96,7 +96,7 @@ async def test_a_member_that_is_written_off_costs_no_more_with_every_batch(
     right = RecoveryMachine.add_failed
     depths: list[int] = []
 
-    def add_failed(self: RecoveryMachine, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+    def add_failed(self: RecoveryMachine, position: int, entry_id: int, error: TallybookError) -> list[RecoveryAction]:
         depths.append(len(traceback.extract_tb(error.__traceback__)))
         return right(self, position, entry_id, error)
 

@@ -19,7 +19,12 @@ from tallybook.repair.ledger_repair import RepairOrder, RepairResult
 from tallybook.repair.needs import RepairReason
 from tallybook.repair.service import RepairService, repair_status
 from tallybook.repair.task_progress import TaskProgress
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultSource, FaultyStore, RandomFaults
+from tallybook.sim.cluster.faulty_metadata import (
+    FaultyMetadataStore,
+    MetadataFault,
+    MetadataFaultSource,
+    RandomMetadataFaults,
+)
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 from tallybook.sim.stage.tail import MetadataOutage
@@ -268,8 +273,8 @@ async def test_a_bookie_that_lost_its_disk_gets_everything_back_and_can_say_abse
         assert not (await connection.held(each.ledger_id, 0, 39)).limbo
 
 
-def through(cluster: MemoryCluster, source: FaultSource) -> SeenThrough:
-    return lambda store: FaultyStore(store, source, cluster.world.clock)
+def through(cluster: MemoryCluster, source: MetadataFaultSource) -> SeenThrough:
+    return lambda store: FaultyMetadataStore(store, source, cluster.world.clock)
 
 
 @scenario(bookies=5, deadline_seconds=5_000)
@@ -294,11 +299,13 @@ async def test_r11_metadata_that_are_missing_for_an_hour_only_delay_the_repair(
 def test_a_metadata_store_that_loses_answers_and_cuts_listings_short_only_slows_a_repair(seed: int) -> None:
     @scenario(bookies=5, seed=seed, deadline_seconds=20_000)
     async def play(cluster: MemoryCluster, client: Client) -> None:
-        rates = dict.fromkeys(Fault, 0.05)
+        rates = dict.fromkeys(MetadataFault, 0.05)
         ledgers = [await closed(client, 20) for _ in range(5)]
         lost = ledgers[0].last_fragment.bookies[0]
         cluster.die(lost)
-        faults = [through(cluster, RandomFaults(cluster.world.rng.fork(f"faults-{n}"), rates)) for n in range(2)]
+        faults = [
+            through(cluster, RandomMetadataFaults(cluster.world.rng.fork(f"faults-{n}"), rates)) for n in range(2)
+        ]
         async with repair(cluster, QUICK, seen_through=faults[0]), repair(cluster, QUICK, seen_through=faults[1]):
             await until_named_nowhere(cluster, [each.ledger_id for each in ledgers], lost, 3000)
         for each in ledgers:

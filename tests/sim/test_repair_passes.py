@@ -6,7 +6,7 @@ from collections import Counter
 
 from tallybook.client.client import Client
 from tallybook.repair.tasks import PREFIX
-from tallybook.sim.cluster.faulty_metadata import Fault
+from tallybook.sim.cluster.faulty_metadata import MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually, scenario
 
@@ -20,7 +20,7 @@ class Counted:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> MetadataFault | None:
         self.asked[operation] += 1
         return None
 

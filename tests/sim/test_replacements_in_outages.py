@@ -12,7 +12,7 @@ from tallybook.core.errors import LedgerFenced, MetadataUnavailable, NoSuchLedge
 from tallybook.metadata.ledger.model import begin_recovery
 from tallybook.metadata.memory import MemoryMembership
 from tallybook.metadata.store import BookieInfo
-from tallybook.sim.cluster.faulty_metadata import FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.sim.stage.tail import MetadataOutage
@@ -45,7 +45,7 @@ async def test_a_writer_without_a_quorum_outlasts_a_short_outage_of_the_metadata
     outage = MetadataOutage()
     with outage_of_membership(outage):
         async with cluster.client(
-            QUICK, seen_through=lambda store: FaultyStore(store, outage, cluster.world.clock)
+            QUICK, seen_through=lambda store: FaultyMetadataStore(store, outage, cluster.world.clock)
         ) as writer:
             ledger = await written_ledger(writer, 10)
             outage.on = True

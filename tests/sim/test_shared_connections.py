@@ -23,7 +23,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata, begin_recovery
 from tallybook.metadata.store import BookieInfo, WriteResult
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
-from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from tallybook.sim.deterministic import SimNet, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
@@ -244,7 +244,7 @@ def test_ten_times_as_many_open_ledgers_take_ten_times_the_messages_at_most() ->
     assert 0 < many <= 10 * few
 
 
-class SlowStore(FaultyStore):
+class SlowStore(FaultyMetadataStore):
     """A metadata store that delays ledger updates by ``seconds``."""
 
     seconds = 0.0
@@ -263,7 +263,7 @@ async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have
     stores: list[SlowStore] = []
 
     def slowly(store: Any) -> SlowStore:
-        stores.append(SlowStore(store, Script([]), cluster.world.clock))
+        stores.append(SlowStore(store, MetadataFaultScript([]), cluster.world.clock))
         return stores[0]
 
     settings = SMALL.model_copy(update={"max_pending_bytes": 1 << 20})

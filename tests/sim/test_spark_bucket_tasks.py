@@ -9,7 +9,7 @@ import pytest
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, write_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, InvalidConfig, NoSuchLedger, ObjectDamaged
@@ -137,7 +137,7 @@ async def test_a_task_that_finds_no_archive_does_not_take_ledgers_for_deleted(
     """As if a disk is not mounted on the machine of the task."""
     async with archived(cluster, client) as (archive, _):
         planned = await partitions(archive)
-        empty = OpenedArchive(Watched(MemoryStore(cluster.world.clock)), InlineWorkers(), archive._tasks)  # type: ignore[arg-type]
+        empty = OpenedArchive(Watched(MemoryObjectStore(cluster.world.clock)), InlineWorkers(), archive._tasks)  # type: ignore[arg-type]
         for partition in (planned[0], planned[-1]):
             with pytest.raises(ArchiveDenied, match="there is no archive at memory:"):
                 await gaps(empty, partition)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tallybook.archive.entry_range import LedgerEntryRange
-from tallybook.archive.format.index_codec import Directory
+from tallybook.archive.format.index_codec import IndexRoot
 from tallybook.archive.format.schema import SCHEMA
 from tallybook.archive.scan import ObjectScan
 from tallybook.client.client import Client
@@ -26,7 +26,7 @@ from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.transactions.model import View, read_view
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, Script
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.stage.archive import TINY, ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
@@ -87,7 +87,7 @@ class StagePlace:
         self.scans.append(receipt.key)
         return ObjectScan(self.store, InlineWorkers(), self.tasks, receipt)
 
-    async def directory(self, receipt: Receipt) -> Directory:
+    async def directory(self, receipt: Receipt) -> IndexRoot:
         return await self.stage.reader.directory(receipt)
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
@@ -532,8 +532,8 @@ async def test_an_archive_that_does_not_answer_is_an_error_and_never_a_gap(
         await place.stage.release(ledger.id)
         wanted = await partition(place, (ledger.id, 0, 39))
         for reads in range(3):
-            script = Script([*[("read", None)] * reads, ("read", Fault.FAILED)])  # type: ignore[list-item]
-            place.store = FaultyStore(place.stage.store, script, cluster.world.clock)
+            script = ObjectFaultScript([*[("read", None)] * reads, ("read", ObjectFault.FAILED)])  # type: ignore[list-item]
+            place.store = FaultyObjectStore(place.stage.store, script, cluster.world.clock)
             found = Read()
             with pytest.raises(ArchiveUnavailable):
                 await found.drain(place, wanted)

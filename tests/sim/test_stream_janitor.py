@@ -10,8 +10,8 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, MetadataUnavailable
-from tallybook.metadata.store import Record as StoredRecord
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.metadata.store import MetadataRecord as StoredRecord
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 from tallybook.stream import StreamStore, run_janitor
@@ -299,7 +299,7 @@ async def test_a_janitor_pass_ends_when_the_metadata_store_becomes_unavailable(
         for number in range(20):
             await streams.create(f"s{number}")
     async with (
-        cluster.client(seen_through=lambda store: FaultyStore(store, outage, cluster.world.clock)) as other,
+        cluster.client(seen_through=lambda store: FaultyMetadataStore(store, outage, cluster.world.clock)) as other,
         StreamStore(other) as streams,
     ):
         outage.left = 5
@@ -317,14 +317,14 @@ class Outage:
         self.left: int | None = None
         self.refused = 0
 
-    def next(self, _operation: str) -> Fault | None:
+    def next(self, _operation: str) -> MetadataFault | None:
         if self.left is None:
             return None
         self.left -= 1
         if self.left >= 0:
             return None
         self.refused += 1
-        return Fault.UNAVAILABLE
+        return MetadataFault.UNAVAILABLE
 
 
 @scenario()

@@ -24,7 +24,7 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
@@ -127,8 +127,8 @@ async def test_a_follower_sees_appended_records_at_once_and_ends_with_the_stream
 class NothingCloses:
     """A client's metadata store that refuses ledger updates."""
 
-    def next(self, operation: str) -> Fault | None:
-        return Fault.UNAVAILABLE if operation == "update_ledger" else None
+    def next(self, operation: str) -> MetadataFault | None:
+        return MetadataFault.UNAVAILABLE if operation == "update_ledger" else None
 
 
 @scenario(bookies=3)
@@ -136,7 +136,9 @@ async def test_readers_see_committed_records_even_if_no_segment_before_could_be_
     cluster: MemoryCluster, client: Client
 ) -> None:
     silent = SMALL.model_copy(update={"explicit_lac_ms": 600_000})
-    faulty = cluster.client(silent, seen_through=lambda store: FaultyStore(store, NothingCloses(), cluster.world.clock))
+    faulty = cluster.client(
+        silent, seen_through=lambda store: FaultyMetadataStore(store, NothingCloses(), cluster.world.clock)
+    )
     async with faulty, StreamStore(client) as streams:
         of_the_writer = StreamStore(faulty)
         await of_the_writer.create("s", roll_bytes=2048)

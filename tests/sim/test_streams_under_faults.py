@@ -15,7 +15,7 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import TallybookError, is_defect
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL
@@ -25,10 +25,10 @@ from ..sampling import sample
 from .parts import restart
 
 RATES = {
-    Fault.UNAVAILABLE: 0.03,
-    Fault.UNKNOWN_APPLIED: 0.05,
-    Fault.UNKNOWN_LOST: 0.05,
-    Fault.UNKNOWN_LATE: 0.05,
+    MetadataFault.UNAVAILABLE: 0.03,
+    MetadataFault.UNKNOWN_APPLIED: 0.05,
+    MetadataFault.UNKNOWN_LOST: 0.05,
+    MetadataFault.UNKNOWN_LATE: 0.05,
 }
 WRITERS = 3
 PRODUCED = 120
@@ -58,15 +58,15 @@ class Play:
     async def process(self, name: str) -> AsyncIterator[StreamStore]:
         """A process with a faulty metadata store."""
         self.processes += 1
-        faults = RandomFaults(self.world.rng.fork(f"weather {self.processes}"), RATES)
+        faults = RandomMetadataFaults(self.world.rng.fork(f"weather {self.processes}"), RATES)
         calm = self
 
         class Weather:
-            def next(self, operation: str) -> Fault | None:
+            def next(self, operation: str) -> MetadataFault | None:
                 return None if calm.calm else faults.next(operation)
 
-        def seen_through(store: MetadataStore) -> FaultyStore:
-            return FaultyStore(store, Weather(), self.world.clock)
+        def seen_through(store: MetadataStore) -> FaultyMetadataStore:
+            return FaultyMetadataStore(store, Weather(), self.world.clock)
 
         client: Client = self.cluster.client(SMALL, seen_through=seen_through)
         store = StreamStore(client, name=name)

@@ -20,7 +20,7 @@ from tallybook.core.errors import (
     StreamOwned,
 )
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import Gap, Position, Start, StreamStore, SubscriptionReader
@@ -122,13 +122,13 @@ async def test_advancing_writes_no_metadata_and_its_ledgers_stay_few(cluster: Me
     written_records: list[str] = []
 
     class Counting:
-        def next(self, operation: str) -> Fault | None:
+        def next(self, operation: str) -> MetadataFault | None:
             if operation in {"write_record", "update_ledger", "create_ledger"}:
                 written_records.append(operation)
             return None
 
-    def seen_through(store: MetadataStore) -> FaultyStore:
-        return FaultyStore(store, Counting(), cluster.world.clock)
+    def seen_through(store: MetadataStore) -> FaultyMetadataStore:
+        return FaultyMetadataStore(store, Counting(), cluster.world.clock)
 
     async with (
         written(client, 300) as (streams, positions),
@@ -247,11 +247,11 @@ async def test_a_subscription_whose_close_fails_is_released_while_its_session_la
     away = False
 
     class Away:
-        def next(self, operation: str) -> Fault | None:
-            return Fault.UNAVAILABLE if away and operation == "write_record" else None
+        def next(self, operation: str) -> MetadataFault | None:
+            return MetadataFault.UNAVAILABLE if away and operation == "write_record" else None
 
-    def seen_through(store: MetadataStore) -> FaultyStore:
-        return FaultyStore(store, Away(), cluster.world.clock)
+    def seen_through(store: MetadataStore) -> FaultyMetadataStore:
+        return FaultyMetadataStore(store, Away(), cluster.world.clock)
 
     async with (
         written(client) as (streams, positions),

@@ -17,7 +17,7 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.errors import DataMissing, MetadataUnavailable
 from tallybook.metadata.ledger.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok
-from tallybook.sim.cluster.faulty_metadata import FaultyStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.sim.stage.tail import BackgroundTail, MetadataOutage
@@ -203,7 +203,7 @@ async def test_absent_is_not_final_while_the_metadata_cannot_be_read_again(
     outage = MetadataOutage()
 
     def through(store: MetadataStore) -> MetadataStore:
-        return FaultyStore(store, outage, cluster.world.clock)
+        return FaultyMetadataStore(store, outage, cluster.world.clock)
 
     async with cluster.client(SMALL, seen_through=through) as other:
         reader = await other.open_ledger(ledger.id, recover=False)

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.client.connection.port import AddCallback
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieReadOnly, LedgerFenced
 from tallybook.sim.stage.cluster import MemoryCluster

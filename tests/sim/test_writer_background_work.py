@@ -10,7 +10,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import InvariantViolation, NotEnoughBookies, Outcome
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import WriteResult
-from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -20,7 +20,7 @@ from .parts import written_ledger
 SLOW_SECONDS = 30.0
 
 
-class Slow(FaultyStore):
+class Slow(FaultyMetadataStore):
     """A metadata store that delays updates while ``slow``."""
 
     slow = False
@@ -43,7 +43,7 @@ async def test_timers_continue_while_the_metadata_store_takes_its_time(cluster: 
     stores: list[Slow] = []
 
     def slowly(store: object) -> Slow:
-        stores.append(Slow(store, Script([]), cluster.world.clock))  # type: ignore[arg-type]
+        stores.append(Slow(store, MetadataFaultScript([]), cluster.world.clock))  # type: ignore[arg-type]
         return stores[0]
 
     async with cluster.client(SMALL, seen_through=slowly) as other:

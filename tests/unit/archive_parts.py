@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tallybook.archive.encoder import EncoderOptions, ObjectEncoder
 from tallybook.archive.object_writer import receipts
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.verifier import VerifiedLedger
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.metadata.ledger.archived import Receipt
@@ -18,7 +18,7 @@ WRITTEN_AT_US = 1_000
 """The time of entry 0; a batch is written at this time plus its first entry id."""
 
 
-class CountingStore(MemoryStore):
+class CountingStore(MemoryObjectStore):
     """Remembers every ranged read, and may fail one."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def batches(count: int, size: int, per_batch: int, seed: int = 1) -> list[list[b
 
 
 async def put_object(
-    store: MemoryStore,
+    store: MemoryObjectStore,
     ledgers: dict[int, Sequence[Sequence[bytes]]],
     options: EncoderOptions | None = None,
     name: str = "x",

@@ -16,7 +16,7 @@ from tallybook.metadata.transactions.model import SINCE, Transaction, View, is_p
 from tallybook.metadata.transactions.sink_record import Committed, SinkRecord
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 
 TTL_S = 100
 NAMED, ONCE = Transaction("sales", 3), Transaction.once("8d0c-11")
@@ -26,11 +26,11 @@ class StoppedError(Exception):
     """The process has ended here."""
 
 
-class Before(FaultyStore):
+class Before(FaultyMetadataStore):
     """Does something before its so-and-so-many-th call, and goes on."""
 
     def __init__(self, store: Any, at: int, then: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(store, Script([]), RealClock())
+        super().__init__(store, MetadataFaultScript([]), RealClock())
         self.left, self.then, self.came = at, then, False
 
     async def _begin(self, operation: str) -> Any:
@@ -41,11 +41,11 @@ class Before(FaultyStore):
         return await super()._begin(operation)
 
 
-class AwayOnceCommitted(FaultyStore):
+class AwayOnceCommitted(FaultyMetadataStore):
     """Does not answer any more once the record of a sink is written."""
 
     def __init__(self, store: Any) -> None:
-        super().__init__(store, Script([]), RealClock())
+        super().__init__(store, MetadataFaultScript([]), RealClock())
         self.away = False
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallybook.client.writer.actions import Action, Died, Reconnect, Rejoin, ReplacementWanted, SendLater
+from tallybook.client.writer.actions import Died, Reconnect, Rejoin, ReplacementWanted, SendLater, WriterAction
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.policy import WriterPolicy
 from tallybook.core import errors as e
@@ -45,7 +45,7 @@ def good_batch() -> bytes:
     return encode_batch(1, 0, [b"x"], lac=-1, ledger_length=1, written_at_us=0)
 
 
-def meaning(actions: list[Action]) -> str:
+def meaning(actions: list[WriterAction]) -> str:
     kinds = {type(action) for action in actions}
     if Died in kinds:
         return ENDS

@@ -16,7 +16,7 @@ from tallybook.archive.format import row_groups
 from tallybook.archive.format.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, read_manifest, write_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import (
     ArchiveDenied,
@@ -67,17 +67,17 @@ def new_metadata() -> MetadataStore:
     return MemoryMetadata(SeededRng(1)).client().store
 
 
-async def catalog_of(store: MemoryStore) -> BucketCatalog:
+async def catalog_of(store: MemoryObjectStore) -> BucketCatalog:
     return await read_catalog(store, InlineWorkers())
 
 
-async def rebuilt(store: MemoryStore, metadata: MetadataStore) -> list[Rebuilt]:
+async def rebuilt(store: MemoryObjectStore, metadata: MetadataStore) -> list[Rebuilt]:
     return [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
 
 
-async def bucket(**objects: bytes) -> MemoryStore:
+async def bucket(**objects: bytes) -> MemoryObjectStore:
     """A bucket with the objects of ledgers 1 and 2."""
-    store = MemoryStore(RealClock())
+    store = MemoryObjectStore(RealClock())
     for name, data in objects.items():
         await store.put({"good": GOOD, "bad": BAD}[name], data)
     return store
@@ -173,7 +173,7 @@ async def test_an_object_of_a_newer_format_is_not_left_out_of_a_catalog(monkeypa
 async def test_ledgers_of_a_sink_come_back_in_view_though_nothing_is_known_of_the_sink(
     custom: dict[str, bytes],
 ) -> None:
-    store = MemoryStore(RealClock())
+    store = MemoryObjectStore(RealClock())
     marked = replace(metadata_of(1), custom=custom | {"mine": b"x"})
     await store.put(GOOD, an_object(1, encode_ledger(marked)))
     metadata = new_metadata()
@@ -183,7 +183,7 @@ async def test_ledgers_of_a_sink_come_back_in_view_though_nothing_is_known_of_th
     assert dict(found.custom) == {"mine": b"x"}
 
 
-async def with_manifest(store: MemoryStore, ledgers: dict[int, str], *dropped: str) -> MemoryStore:
+async def with_manifest(store: MemoryObjectStore, ledgers: dict[int, str], *dropped: str) -> MemoryObjectStore:
     await write_manifest(store, InlineWorkers(), Manifest("a-cluster", ledgers, dict.fromkeys(dropped, 0)))
     return store
 
@@ -204,7 +204,7 @@ async def test_a_ledger_that_has_no_row_in_the_manifest_does_not_come_back_and_i
 
 @pytest.mark.parametrize("where", ["damaged", "lost", "dropped"])
 async def test_an_id_is_not_given_again_though_no_object_that_can_be_read_has_its_ledger(where: str) -> None:
-    store, ledger_id = MemoryStore(RealClock()), 5_000
+    store, ledger_id = MemoryObjectStore(RealClock()), 5_000
     key = object_key(UUID.format(3), [3, ledger_id])
     await store.put(GOOD, an_object(1))
     if where == "damaged":
@@ -222,14 +222,14 @@ async def test_a_rebuild_raises_the_counter_in_one_step_also_past_a_name_with_a_
     None
 ):
     metadata = new_metadata()
-    store = await with_manifest(MemoryStore(RealClock()), {10**15: GOOD})
+    store = await with_manifest(MemoryObjectStore(RealClock()), {10**15: GOOD})
     await store.put(object_key(UUID.format(3), [2**63]), b"no object")
     await rebuilt(store, metadata)
     assert await metadata.next_ledger_id() == 10**15 + 1
 
 
 async def test_an_object_that_the_manifest_does_not_know_counts() -> None:
-    store = await with_manifest(MemoryStore(RealClock()), {1: GOOD})
+    store = await with_manifest(MemoryObjectStore(RealClock()), {1: GOOD})
     await store.put(GOOD, an_object(1))
     await store.put(BAD, an_object(2))
     assert list((await catalog_of(store)).ledgers) == [1, 2]
@@ -237,7 +237,7 @@ async def test_an_object_that_the_manifest_does_not_know_counts() -> None:
 
 async def test_of_an_object_only_the_ledgers_count_that_the_manifest_says_are_in_it() -> None:
     """Here, one that has moved to an object which was lost; it is not looked for where it was deleted from."""
-    store = await with_manifest(MemoryStore(RealClock()), {2: GOOD})
+    store = await with_manifest(MemoryObjectStore(RealClock()), {2: GOOD})
     await store.put(GOOD, an_object(1))
     catalog = await catalog_of(store)
     assert list(catalog.ledgers) == []
@@ -263,9 +263,9 @@ async def test_a_damaged_manifest_is_named_and_everything_counts() -> None:
 OLD, YOUNG = (object_key(UUID.format(number), [1]) for number in (1, 2))
 
 
-async def store_with_a_damaged_younger_object() -> MemoryStore:
+async def store_with_a_damaged_younger_object() -> MemoryObjectStore:
     """Ledger 1 twice: what was archived, and what an attempt left behind that was never committed."""
-    store, damaged = MemoryStore(RealClock()), an_object(1, uuid=2)
+    store, damaged = MemoryObjectStore(RealClock()), an_object(1, uuid=2)
     at = damaged.index(PAYLOADS[0])
     await store.put(OLD, an_object(1))
     await store.put(YOUNG, damaged[:at] + b"F" + damaged[at + 1 :])
@@ -293,7 +293,7 @@ async def test_where_an_object_is_damaged_no_other_ledger_of_the_same_id_takes_i
             _ = [each async for each in library.read(1)]
 
 
-class Refusing(MemoryStore):
+class Refusing(MemoryObjectStore):
     """Does not give one object while ``error`` is set."""
 
     error: TallybookError | None = None
@@ -354,14 +354,14 @@ async def test_where_an_object_cannot_be_read_its_ledger_is_found_where_it_moved
 
 
 async def test_an_older_object_takes_the_place_of_none_that_is_lost_from_the_bucket() -> None:
-    store = await with_manifest(MemoryStore(RealClock()), {1: YOUNG})
+    store = await with_manifest(MemoryObjectStore(RealClock()), {1: YOUNG})
     await store.put(OLD, an_object(1, encode_ledger(replace(metadata_of(1), creator_token="before"))))
     catalog = await catalog_of(store)
     assert (dict(catalog.ledgers), list(catalog.damaged)) == ({}, [YOUNG])
 
 
 async def test_a_ledger_that_only_an_unreadable_set_may_hold_is_not_said_to_be_absent() -> None:
-    store, key = MemoryStore(RealClock()), object_key(UUID.format(3), [3, 9])
+    store, key = MemoryObjectStore(RealClock()), object_key(UUID.format(3), [3, 9])
     await store.put(key, b"no object")
     async with ArchiveLibrary(store, InlineWorkers()) as library:
         with pytest.raises(ObjectDamaged, match="ledger 5 may be in an object that cannot be read"):
@@ -421,7 +421,7 @@ async def test_a_library_fails_where_every_object_of_a_ledger_is_damaged_or_gone
 
 @pytest.mark.parametrize("error", [DamagedFile("the record is damaged"), NewerFormat("the record is of format 9")])
 async def test_an_unreadable_record_is_named_and_other_ledgers_are_found(error, monkeypatch) -> None:
-    store, metadata = MemoryStore(RealClock()), new_metadata()
+    store, metadata = MemoryObjectStore(RealClock()), new_metadata()
     for number in (1, 2):
         await store.put(object_key(UUID.format(number), [number]), an_object(number))
     read_ledger = metadata.read_ledger

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tallybook.archive.format.root_file import encode_root_file
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest, read_manifest, write_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectInfo
 from tallybook.archive.stream_records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.core.errors import ArchiveDenied, DamagedFile, NewerFormat
@@ -84,7 +84,7 @@ def test_a_manifest_that_contradicts_itself_is_refused() -> None:
         decode_manifest(forged("1", ledger_id=[1, 1, -1]), "it")
 
 
-class Forbidding(MemoryStore):
+class Forbidding(MemoryObjectStore):
     """A bucket that may be listed by prefix only: there, S3 answers 403 where others answer 404."""
 
     async def info(self, key: str) -> ObjectInfo:

@@ -16,7 +16,7 @@ from tallybook.archive import verifier as object_check
 from tallybook.archive.encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.format.batch_rows import attributes_of, plain_values, rebuild_batch
 from tallybook.archive.format.index_codec import (
-    Directory,
+    IndexRoot,
     directory_message,
     encode_part,
     read_batches,
@@ -336,20 +336,20 @@ def test_an_object_that_ends_early_does_not_pass() -> None:
         check.end()
 
 
-def sealed(directory: Directory) -> tuple[bytes, IndexPart]:
+def sealed(directory: IndexRoot) -> tuple[bytes, IndexPart]:
     part = encode_part(directory_message(directory))
     return part.stored, part.at(1_000)
 
 
-def regrouped(directory: Directory, **of_group: object) -> Directory:
+def regrouped(directory: IndexRoot, **of_group: object) -> IndexRoot:
     return replace(directory, row_groups=(replace(directory.row_groups[0], **of_group), *directory.row_groups[1:]))
 
 
-def changed(directory: Directory, **of_ledger: object) -> Directory:
+def changed(directory: IndexRoot, **of_ledger: object) -> IndexRoot:
     return replace(directory, ledgers=(replace(directory.ledgers[0], **of_ledger), *directory.ledgers[1:]))
 
 
-FORGERIES: dict[str, Callable[[Directory], Directory]] = {
+FORGERIES: dict[str, Callable[[IndexRoot], IndexRoot]] = {
     "one entry too many": lambda found: changed(found, entries=22),
     "a run is missing": lambda found: changed(found, runs=found.ledgers[0].runs[1:]),
     "a run twice": lambda found: changed(found, runs=(*found.ledgers[0].runs, found.ledgers[0].runs[-1])),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.retries import RetryingStore, RetryPolicy
 from tallybook.archive.url_record import ensure_location, read_location
 from tallybook.client.background import client_tasks
@@ -40,7 +40,7 @@ async def test_an_archive_is_relocated_only_if_every_object_is_at_the_new_place_
             await ledger.close()
             await stage.archive(ledger.id)
         keys = [found.key async for page in stage.store.list() for found in page]
-        there = MemoryStore(world.clock, name="there")
+        there = MemoryObjectStore(world.clock, name="there")
 
         async def relocated(**options: Any) -> Relocation:
             return await relocate_to(metadata, there, "memory:there", world.clock, SeededRng(1), **options)
@@ -61,7 +61,7 @@ async def test_an_archive_is_relocated_only_if_every_object_is_at_the_new_place_
 @scenario()
 async def test_an_archive_is_not_relocated_while_an_offloader_leads(cluster: MemoryCluster, client: Client) -> None:
     world, metadata = cluster.world, cluster.metadata.client().store
-    there = MemoryStore(world.clock)
+    there = MemoryObjectStore(world.clock)
 
     async def work() -> None:
         with pytest.raises(Conflict, match="stop it"):
@@ -90,7 +90,7 @@ async def closed(client: Client) -> int:
 async def test_an_archive_is_not_relocated_while_a_ledger_is_being_written_to_the_old_place(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    world, metadata, there = cluster.world, cluster.metadata.client().store, MemoryStore(cluster.world.clock)
+    world, metadata, there = cluster.world, cluster.metadata.client().store, MemoryObjectStore(cluster.world.clock)
     ledger_id, settings = await closed(client), OffloadSettings()
     attempt = ArchiveAttempt("00000000-0000-4000-8000-000000000001", world.clock.wall_us() // 1000)
     await cluster.edit(ledger_id, partial(begin_archiving, attempt=attempt, from_object=None, ttl_ms=1))

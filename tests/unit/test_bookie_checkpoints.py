@@ -8,7 +8,7 @@ import pytest
 from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.logging import line_of
-from tallybook.sim.deterministic.faults import Operation
+from tallybook.sim.deterministic.faults import DiskOperation
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 from .bookie_parts import JOURNAL, on_a_bookie
@@ -31,9 +31,9 @@ async def fill(node: DiskBookie, count: int, *, size: int = 10) -> list[bytes]:
 LOOKS = ("read", "space")
 
 
-def writes_after(node: DiskBookie) -> list[Operation]:
+def writes_after(node: DiskBookie) -> list[DiskOperation]:
     """Collects what is written from now on."""
-    seen: list[Operation] = []
+    seen: list[DiskOperation] = []
     node.disk.on_operation = lambda operation: seen.append(operation) if operation.name not in LOOKS else None
     return seen
 

@@ -13,7 +13,7 @@ import pytest
 from tallybook.core.errors import BookieReadOnly, BookieUnavailable, Busy, EntryUnknown, LedgerFenced, StorageError
 from tallybook.core.limits import KIB
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import Effect, Operation, SimDisk, World
+from tallybook.sim.deterministic import DiskOperation, Effect, SimDisk, World
 from tallybook.sim.deterministic.crash import CHANGING
 from tallybook.sim.deterministic.world import run_untraced
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -124,10 +124,10 @@ def lived(prepare: Callable[[SimDisk], None], check: Callable[[Life], None] | No
     return run_untraced(1, scenario, deadline_seconds=3600)[1]
 
 
-def operations() -> list[Operation]:
+def operations() -> list[DiskOperation]:
     """The disk operations of a life without errors."""
     disks: list[SimDisk] = []
-    told: list[Operation] = []
+    told: list[DiskOperation] = []
     life = lived(disks.append, lambda _: told.extend(disks[0].trace))
     assert life.heard == []
     assert len(life.acked) == 9
@@ -160,7 +160,7 @@ def test_j17_j27_a_disk_that_is_full_from_any_operation_on_delays_and_takes_noth
         def free(disk: SimDisk) -> None:
             disk.capacity_bytes = 1 << 30
 
-        def look(disk: SimDisk, operation: Operation) -> None:
+        def look(disk: SimDisk, operation: DiskOperation) -> None:
             if operation.number == number:
                 disk.capacity_bytes = disk.state.used_bytes()
                 asyncio.get_running_loop().call_later(3.0, free, disk)

@@ -19,7 +19,7 @@ from tallybook.metadata.metered_store import MetadataLoad
 from tallybook.metadata.store import BookieInfo
 from tallybook.repair.diagnosis import bookie, network, processes, verdict
 from tallybook.repair.diagnosis.causes import ADVICE, MEANINGS, Cause
-from tallybook.repair.diagnosis.samples import Change, Point, Sample
+from tallybook.repair.diagnosis.samples import Point, Sample, SampleDelta
 from tallybook.repair.diagnosis.sampling import THIS_COMMAND, ClusterSampler
 from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
 from tallybook.runtime.clock import RealClock
@@ -71,8 +71,8 @@ def sample(name: str, at: float, numbers: Numbers, part: float) -> Sample:
     return Sample(name, at, points)
 
 
-def change_of(numbers: Numbers, name: str = "b1") -> Change:
-    return Change(sample(name, 50.0, numbers, 0), sample(name, 50.0 + SECONDS, numbers, 1))
+def change_of(numbers: Numbers, name: str = "b1") -> SampleDelta:
+    return SampleDelta(sample(name, 50.0, numbers, 0), sample(name, 50.0 + SECONDS, numbers, 1))
 
 
 def diagnosis(**of: Numbers) -> Diagnosis:

@@ -8,7 +8,7 @@ import pytest
 from tallybook.archive.objects.encryption import format as seal_format
 from tallybook.archive.objects.encryption.format import FRAME_BYTES, RECORD_BYTES, SEALED_FRAME_BYTES
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import UnfinishedUpload
 from tallybook.core.errors import (
     ArchiveKeyMissing,
@@ -27,7 +27,7 @@ TEXT = bytes(range(256)) * 600
 """Three frames."""
 
 
-class Counting(MemoryStore):
+class Counting(MemoryObjectStore):
     """Records reads, and fails the given puts."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def keys() -> InMemoryKeys:
     return InMemoryKeys()
 
 
-def sealed(below: MemoryStore, keys: InMemoryKeys | None) -> EncryptedStore:
+def sealed(below: MemoryObjectStore, keys: InMemoryKeys | None) -> EncryptedStore:
     return EncryptedStore(below, InlineWorkers(), keys)
 
 

@@ -13,10 +13,10 @@ from tallybook.bookie.journal.format import (
     ExplicitLacRecord,
     FenceRecord,
     JournalMark,
+    JournalRecord,
     LedgerIdentityRecord,
     LedgerKeyRecord,
     MalformedRecord,
-    Record,
     RingGeometry,
     SegmentHeader,
     add_to_crc,
@@ -75,7 +75,9 @@ SUPERBLOCKS = st.builds(
 )
 
 
-def block_of(records: list[Record], mark: JournalMark, offset: int, previous_crc: int, instance: bytes) -> memoryview:
+def block_of(
+    records: list[JournalRecord], mark: JournalMark, offset: int, previous_crc: int, instance: bytes
+) -> memoryview:
     body = b"".join(bytes(piece) for record in records for piece in encode_record(record))
     buffer = memoryview(bytearray(b"\xff" * aligned(BLOCK_HEADER_BYTES + len(body))))
     buffer[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + len(body)] = body
@@ -94,7 +96,7 @@ def block_of(records: list[Record], mark: JournalMark, offset: int, previous_crc
 
 @given(st.lists(RECORDS, max_size=8), MARKS, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), INSTANCE)
 def test_a_block_comes_back_as_it_was_written(
-    records: list[Record], mark: JournalMark, position: int, previous_crc: int, instance: bytes
+    records: list[JournalRecord], mark: JournalMark, position: int, previous_crc: int, instance: bytes
 ) -> None:
     block = block_of(records, mark, position * BLOCK_BYTES, previous_crc, instance)
     header = decode_block_header(block)
@@ -109,7 +111,7 @@ def test_a_block_comes_back_as_it_was_written(
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
-def test_no_single_flipped_bit_of_a_block_passes(records: list[Record], data: st.DataObject) -> None:
+def test_no_single_flipped_bit_of_a_block_passes(records: list[JournalRecord], data: st.DataObject) -> None:
     block = block_of(records, JournalMark(3, 9), 8192, 77, bytes(16))
     header = decode_block_header(block)
     assert header is not None
@@ -192,7 +194,7 @@ def test_a_record_of_a_kind_or_with_a_flag_that_is_to_come_is_no_malformed_one(r
         DeleteRecord(-1),
     ],
 )
-def test_what_could_not_be_read_back_is_not_written(record: Record) -> None:
+def test_what_could_not_be_read_back_is_not_written(record: JournalRecord) -> None:
     with pytest.raises(InvalidArgument):
         encode_record(record)
 

@@ -10,8 +10,8 @@ from tallybook.bookie.journal.format import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    JournalRecord,
     LedgerKeyRecord,
-    Record,
 )
 from tallybook.bookie.journal.inspect import BlockView, RecordView, every_block, inspect_journal, live_blocks
 from tallybook.bookie.journal.journal import Journal
@@ -41,7 +41,7 @@ def simulate(scenario: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
     run_once(1, world)
 
 
-async def write(disk: SimDisk, *commits: list[Record], clean: bool = False, directory: str = DIRECTORY) -> None:
+async def write(disk: SimDisk, *commits: list[JournalRecord], clean: bool = False, directory: str = DIRECTORY) -> None:
     """Run a journal that writes a block for each commit."""
     recovered = await Journal.recover(disk, directory, SETTINGS, SeededRng(1))
     journal = await recovered.start(SimClock(), Tasks("test", unexpected), unexpected, on_space=lambda: None)
@@ -61,7 +61,7 @@ def batch(ledger_id: int, first: int, count: int) -> bytes:
 @simulated(simulate)
 async def test_each_kind_of_record_is_described(disk: SimDisk) -> None:
     held = batch(7, 3, 2)
-    records: list[Record] = [
+    records: list[JournalRecord] = [
         BatchRecord(held),
         BatchRecord(held, recovery=True),
         FenceRecord(8, bytes(32)),

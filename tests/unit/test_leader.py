@@ -11,7 +11,12 @@ from tallybook.core.errors import Conflict, DamagedFile, InvalidArgument, Invari
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.leader import MAX_POLL_SECONDS, WORK_SHARE, Leadership
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
+from tallybook.sim.cluster.faulty_metadata import (
+    FaultyMetadataStore,
+    MetadataFault,
+    MetadataFaultScript,
+    RandomMetadataFaults,
+)
 from tallybook.sim.deterministic import run_seed
 
 from .simulated import simulated
@@ -254,15 +259,15 @@ async def test_a_candidate_that_was_stopped_does_not_take_its_absence_for_the_le
 
 # --- answers that get lost --------------------------------------------------------------------------------------------
 
-LOST = [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE]
+LOST = [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE]
 
 
 @pytest.mark.parametrize("fault", LOST)
 @pytest.mark.parametrize("before", [0, 1, 2])
 @simulated(play)
 async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, fault, before) -> None:
-    faults = Script([])
-    store = FaultyStore(stage.shared.client().store, faults, stage.world.clock)
+    faults = MetadataFaultScript([])
+    store = FaultyMetadataStore(stage.shared.client().store, faults, stage.world.clock)
     stage.candidate("one", store=store)
     if before:
         await stage.leads("one")
@@ -278,8 +283,8 @@ async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, 
 @pytest.mark.parametrize("fault", LOST)
 @simulated(play)
 async def test_a_resigning_leader_settles_a_lost_answer(stage: Stage, *, fault) -> None:
-    faults = Script([])
-    one = stage.candidate("one", store=FaultyStore(stage.shared.client().store, faults, stage.world.clock))
+    faults = MetadataFaultScript([])
+    one = stage.candidate("one", store=FaultyMetadataStore(stage.shared.client().store, faults, stage.world.clock))
     await stage.leads("one")
     faults._steps.append(("write_record", fault))
     await stop(one)
@@ -291,12 +296,12 @@ async def test_a_resigning_leader_settles_a_lost_answer(stage: Stage, *, fault) 
 def test_two_never_work_at_once_despite_lost_answers_and_in_the_end_one_does(seed):
     async def scenario(world) -> None:
         stage, rates = Stage(world), {}
-        rates.update(dict.fromkeys(LOST, 0.12) | {Fault.UNAVAILABLE: 0.15})
+        rates.update(dict.fromkeys(LOST, 0.12) | {MetadataFault.UNAVAILABLE: 0.15})
         candidates = {}
 
         def begin(name: str) -> None:
-            faults = RandomFaults(world.rng.fork(name), rates)
-            store = FaultyStore(stage.shared.client().store, faults, world.clock)
+            faults = RandomMetadataFaults(world.rng.fork(name), rates)
+            store = FaultyMetadataStore(stage.shared.client().store, faults, world.clock)
             candidates[name] = stage.candidate(name, store=store, takes_to_end=world.rng.random())
 
         for n in range(3):

@@ -8,7 +8,6 @@ import pytest
 
 from tallybook.client.recovery.lossy import AcceptedLoss, LossyRecoveryMachine
 from tallybook.client.recovery.machine import (
-    Action,
     AwaitStragglers,
     Close,
     Failed,
@@ -17,6 +16,7 @@ from tallybook.client.recovery.machine import (
     FindReplacements,
     ReadEnd,
     ReadMember,
+    RecoveryAction,
     WriteBack,
 )
 from tallybook.core.answers import FenceAnswer
@@ -87,7 +87,9 @@ def outcome(machine: LossyRecoveryMachine, fences: Fences, answers: Answers) -> 
     raise AssertionError(f"the machine waits in {machine.phase}")
 
 
-def read(machine: LossyRecoveryMachine, answer: int | TallybookError, position: int, entry_id: int) -> list[Action]:
+def read(
+    machine: LossyRecoveryMachine, answer: int | TallybookError, position: int, entry_id: int
+) -> list[RecoveryAction]:
     if isinstance(answer, TallybookError):
         return machine.read_failed(position, entry_id, answer)
     if entry_id < answer:
@@ -105,7 +107,7 @@ def check_failed(found: object, *names: str) -> RecoveryFailed:
 
 def last_before(
     machine: LossyRecoveryMachine, answer: int | TallybookError, position: int, first: int, before: int
-) -> list[Action]:
+) -> list[RecoveryAction]:
     if isinstance(answer, int):
         last = min(answer, before // PER_BATCH * PER_BATCH) - 1
         return machine.last_found(position, before, last if last >= first else -1, limbo=False)

@@ -16,7 +16,7 @@ from tallybook.core.errors import BookieReadOnly, BookieUnavailable, Busy, DiskF
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import Effect, Operation, SimDisk, World, run_seed
+from tallybook.sim.deterministic import DiskOperation, Effect, SimDisk, World, run_seed
 from tallybook.sim.deterministic.crash import CHANGING
 from tallybook.sim.deterministic.world import run_untraced
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -161,9 +161,9 @@ def lived(prepare: Callable[[SimDisk], object], check: Callable[[Chores], None] 
     return run_untraced(1, scenario, deadline_seconds=3600)[1]
 
 
-def operations() -> list[Operation]:
+def operations() -> list[DiskOperation]:
     """The disk operations of a life without errors."""
-    told: list[Operation] = []
+    told: list[DiskOperation] = []
     disks: list[SimDisk] = []
     life = lived(disks.append, lambda _: told.extend(disks[0].trace))
     assert (life.heard, life.ended) == ([], ())
@@ -238,7 +238,7 @@ def full_from(disk: SimDisk, number: int) -> None:
     def free() -> None:
         disk.capacity_bytes = 1 << 30
 
-    def look(operation: Operation) -> None:
+    def look(operation: DiskOperation) -> None:
         if operation.number == number:
             disk.capacity_bytes = disk.state.used_bytes()
             asyncio.get_running_loop().call_later(FULL_SECONDS, free)
@@ -247,7 +247,7 @@ def full_from(disk: SimDisk, number: int) -> None:
 
 
 @contextmanager
-def told_of(operation: Operation) -> Iterator[None]:
+def told_of(operation: DiskOperation) -> Iterator[None]:
     """Say which operation it was, where the life after it is not as it has to be."""
     try:
         yield

@@ -15,7 +15,7 @@ from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_METADATA_BYTES
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.codec import BookieRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
+from tallybook.metadata.codec import StoredRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
 from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.proto import metadata_pb2 as pb
@@ -60,7 +60,7 @@ def ledgers(draw) -> LedgerMetadata:
 
 
 registrations = st.builds(
-    BookieRegistration,
+    StoredRegistration,
     st.builds(
         BookieInfo,
         texts,
@@ -87,7 +87,7 @@ LEDGER = LedgerMetadata(
     missed=(MissedRange("b2", 6, 8),),
     custom={"k": b"v"},
 )
-BOOKIE = BookieRegistration(BookieInfo("b1", "host:3181", Incarnation("uuid", 3), rack="r1"), "session")
+BOOKIE = StoredRegistration(BookieInfo("b1", "host:3181", Incarnation("uuid", 3), rack="r1"), "session")
 
 # The example of docs/reference/formats/metadata.md. It must be read for ever, so it is written out here.
 GOLDEN_LEDGER = bytes.fromhex(
@@ -175,7 +175,7 @@ def test_a_value_that_does_not_fit_its_field_is_refused(fields):
 
 def test_a_registration_that_does_not_fit_is_refused():
     with pytest.raises(InvalidArgument, match="bookie 'b1' cannot be stored"):
-        encode_bookie(BookieRegistration(replace(BOOKIE.info, rack="\ud800"), "session"))
+        encode_bookie(StoredRegistration(replace(BOOKIE.info, rack="\ud800"), "session"))
 
 
 def test_more_than_the_largest_size_is_refused():

@@ -8,9 +8,14 @@ from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, N
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_recovery
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.store import Record, RecordPage, Unknown
+from tallybook.metadata.store import MetadataRecord, RecordPage, Unknown
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
+from tallybook.sim.cluster.faulty_metadata import (
+    FaultyMetadataStore,
+    MetadataFault,
+    MetadataFaultScript,
+    RandomMetadataFaults,
+)
 from tallybook.sim.deterministic import run_seed
 
 
@@ -25,13 +30,15 @@ def ledger(ledger_id: int = 7) -> LedgerMetadata:
     return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
 
 
-def rig(*script: tuple[str, Fault]) -> tuple[FaultyStore, object, Script]:
+def rig(*script: tuple[str, MetadataFault]) -> tuple[FaultyMetadataStore, object, MetadataFaultScript]:
     """A faulty client, an honest one of the same store, and the script."""
-    shared, faults = MemoryMetadata(SeededRng(1)), Script(script)
-    return FaultyStore(shared.client().store, faults, NoClock()), shared.client().store, faults
+    shared, faults = MemoryMetadata(SeededRng(1)), MetadataFaultScript(script)
+    return FaultyMetadataStore(shared.client().store, faults, NoClock()), shared.client().store, faults
 
 
-@pytest.mark.parametrize(("fault", "applied"), [(Fault.UNKNOWN_APPLIED, True), (Fault.UNKNOWN_LOST, False)])
+@pytest.mark.parametrize(
+    ("fault", "applied"), [(MetadataFault.UNKNOWN_APPLIED, True), (MetadataFault.UNKNOWN_LOST, False)]
+)
 async def test_a_write_of_unknown_outcome_is_applied_or_lost_as_scripted(fault, applied):
     faulty, honest, _ = rig(*[(name, fault) for name in ("create_ledger", "update_ledger", "write_cookie")])
     with pytest.raises(MetadataOutcomeUnknown):
@@ -46,7 +53,7 @@ async def test_a_write_of_unknown_outcome_is_applied_or_lost_as_scripted(fault, 
 
 
 async def test_a_late_write_lands_before_the_next_operation_but_one():
-    faulty, honest, _ = rig(("delete_ledger", Fault.UNKNOWN_LATE))
+    faulty, honest, _ = rig(("delete_ledger", MetadataFault.UNKNOWN_LATE))
     created = await faulty.create_ledger(ledger())
     assert isinstance(await faulty.delete_ledger(7, created.version), Unknown)
     assert await faulty.read_ledger(7) == created == await honest.read_ledger(7)
@@ -55,14 +62,14 @@ async def test_a_late_write_lands_before_the_next_operation_but_one():
 
 
 async def test_a_stale_read_is_older_but_never_older_than_the_last_one_nor_than_an_own_write():
-    faulty, honest, _ = rig(*[("read_ledger", Fault.STALE)] * 3)
+    faulty, honest, _ = rig(*[("read_ledger", MetadataFault.STALE)] * 3)
     first = await honest.create_ledger(ledger())
     assert await faulty.read_ledger(7) == first
     await honest.update_ledger(begin_recovery(ledger()), first.version)
     assert await faulty.read_ledger(7) == first
     newest = await faulty.read_ledger(7, linearizable=True)
     assert newest == await honest.read_ledger(7) != first
-    faulty, honest, _ = rig(("update_ledger", Fault.UNKNOWN_LOST), ("read_ledger", Fault.STALE))
+    faulty, honest, _ = rig(("update_ledger", MetadataFault.UNKNOWN_LOST), ("read_ledger", MetadataFault.STALE))
     await honest.create_ledger(ledger())
     await faulty.read_ledger(7)
     await honest.update_ledger(begin_recovery(ledger()), first.version)
@@ -72,34 +79,37 @@ async def test_a_stale_read_is_older_but_never_older_than_the_last_one_nor_than_
 
 async def test_records_suffer_what_ledgers_do():
     faulty, honest, faults = rig(
-        ("write_record", Fault.UNKNOWN_APPLIED),
-        ("write_record", Fault.UNKNOWN_LATE),
-        ("read_record", Fault.STALE),
-        ("delete_record", Fault.UNKNOWN_LOST),
-        ("list_records", Fault.PARTIAL),
-        ("read_record", Fault.UNAVAILABLE),
+        ("write_record", MetadataFault.UNKNOWN_APPLIED),
+        ("write_record", MetadataFault.UNKNOWN_LATE),
+        ("read_record", MetadataFault.STALE),
+        ("delete_record", MetadataFault.UNKNOWN_LOST),
+        ("list_records", MetadataFault.PARTIAL),
+        ("read_record", MetadataFault.UNAVAILABLE),
     )
     assert isinstance(await faulty.write_record("a", b"1", None), Unknown)
-    assert await faulty.read_record("a") == Record(b"1", 1)
+    assert await faulty.read_record("a") == MetadataRecord(b"1", 1)
     assert isinstance(await faulty.write_record("a", b"2", 1), Unknown)
-    assert await faulty.read_record("a") == Record(b"1", 1)
-    assert await faulty.read_record("a", linearizable=True) == Record(b"2", 2)
+    assert await faulty.read_record("a") == MetadataRecord(b"1", 1)
+    assert await faulty.read_record("a", linearizable=True) == MetadataRecord(b"2", 2)
     await honest.write_record("a", b"3", 2)
-    assert await faulty.read_record("a", linearizable=True) == Record(b"3", 3)
+    assert await faulty.read_record("a", linearizable=True) == MetadataRecord(b"3", 3)
     assert isinstance(await faulty.delete_record("a", 3), Unknown)
     await honest.write_record("b", b"", None)
     assert await faulty.list_records() == RecordPage(("a",), complete=False)
     with pytest.raises(MetadataUnavailable):
         await faulty.read_record("a")
-    assert await faulty.read_record("a") == Record(b"3", 3)
+    assert await faulty.read_record("a") == MetadataRecord(b"3", 3)
     assert faults.finished
 
 
 def test_r08_a_delayed_watch_fires_late_but_fires_even_after_a_cancelled_wait():
     async def scenario(world) -> None:
         shared = MemoryMetadata(SeededRng(1))
-        faulty = FaultyStore(
-            shared.client().store, Script([("changed", Fault.DELAYED)]), world.clock, watch_delay_seconds=5
+        faulty = FaultyMetadataStore(
+            shared.client().store,
+            MetadataFaultScript([("changed", MetadataFault.DELAYED)]),
+            world.clock,
+            watch_delay_seconds=5,
         )
         watch = faulty.watch_ledger(7)
         await shared.client().store.create_ledger(ledger())
@@ -114,11 +124,11 @@ def test_r08_a_delayed_watch_fires_late_but_fires_even_after_a_cancelled_wait():
 
 
 def test_random_faults_are_the_same_for_the_same_seed_and_fit_their_operation():
-    rates = dict.fromkeys(Fault, 0.3)
+    rates = dict.fromkeys(MetadataFault, 0.3)
     operations = ["read_ledger", "update_ledger", "list_ledgers", "changed", "next_ledger_id"] * 200
 
-    def drawn(seed: int) -> list[Fault | None]:
-        faults = RandomFaults(SeededRng(seed), rates)
+    def drawn(seed: int) -> list[MetadataFault | None]:
+        faults = RandomMetadataFaults(SeededRng(seed), rates)
         return [faults.next(operation) for operation in operations]
 
     assert drawn(1) == drawn(1) != drawn(2)
@@ -126,9 +136,15 @@ def test_random_faults_are_the_same_for_the_same_seed_and_fit_their_operation():
     for operation, fault in zip(operations, drawn(3), strict=True):
         by_operation.setdefault(operation, set()).add(fault)
     assert by_operation == {
-        "read_ledger": {None, Fault.UNAVAILABLE, Fault.STALE},
-        "update_ledger": {None, Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE},
-        "list_ledgers": {None, Fault.UNAVAILABLE, Fault.PARTIAL},
-        "changed": {None, Fault.DELAYED},
-        "next_ledger_id": {None, Fault.UNAVAILABLE},
+        "read_ledger": {None, MetadataFault.UNAVAILABLE, MetadataFault.STALE},
+        "update_ledger": {
+            None,
+            MetadataFault.UNAVAILABLE,
+            MetadataFault.UNKNOWN_APPLIED,
+            MetadataFault.UNKNOWN_LOST,
+            MetadataFault.UNKNOWN_LATE,
+        },
+        "list_ledgers": {None, MetadataFault.UNAVAILABLE, MetadataFault.PARTIAL},
+        "changed": {None, MetadataFault.DELAYED},
+        "next_ledger_id": {None, MetadataFault.UNAVAILABLE},
     }

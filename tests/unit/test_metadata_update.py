@@ -27,7 +27,12 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import Ok
 from tallybook.metadata.write_attempts import MAX_ATTEMPTS
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
+from tallybook.sim.cluster.faulty_metadata import (
+    FaultyMetadataStore,
+    MetadataFault,
+    MetadataFaultScript,
+    RandomMetadataFaults,
+)
 
 
 class ManualClock:
@@ -61,12 +66,12 @@ def tagged(tag: str):
 class Rig:
     """A memory store, seen honestly by ``other`` and through scripted faults by ``updater``."""
 
-    def __init__(self, *script: tuple[str, Fault], **options) -> None:
+    def __init__(self, *script: tuple[str, MetadataFault], **options) -> None:
         shared = MemoryMetadata(SeededRng(1))
         self.other = shared.client().store
         self.clock = ManualClock()
-        self.script = Script(script)
-        self.faulty = FaultyStore(shared.client().store, self.script, self.clock)
+        self.script = MetadataFaultScript(script)
+        self.faulty = FaultyMetadataStore(shared.client().store, self.script, self.clock)
         self.updater = LedgerUpdater(self.faulty, self.clock, SeededRng(2), **options)
 
     async def create(self, **fields):
@@ -101,7 +106,7 @@ class Rig:
 
 
 async def test_a_known_value_saves_the_read():
-    rig = Rig(("read_ledger", Fault.UNAVAILABLE))
+    rig = Rig(("read_ledger", MetadataFault.UNAVAILABLE))
     created = await rig.create()
     await rig.updater.update(7, begin_recovery, known=created)
     assert not rig.script.finished
@@ -172,7 +177,9 @@ async def test_endless_conflicts_end_in_a_typed_error_after_jittered_pauses():
 # --- unknown outcomes -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [None, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+@pytest.mark.parametrize(
+    "fault", [None, MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE]
+)
 async def test_c07_an_edit_is_made_once_for_any_outcome_of_its_first_write(fault):
     rig = Rig(*[("update_ledger", fault)] if fault else [])
     created = await rig.create()
@@ -186,14 +193,14 @@ async def test_c07_an_edit_is_made_once_for_any_outcome_of_its_first_write(fault
 
 
 async def test_c07_a_close_whose_answer_was_lost_is_not_taken_for_that_of_another_client():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
+    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_APPLIED))
     await rig.create()
     closed = await rig.updater.update(7, lambda metadata: close(metadata, 9, 100))
     assert (closed.value.last_entry_id, closed.value.length) == (9, 100)
 
 
 async def test_a_lost_edit_that_another_client_overwrote_is_merged():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_LOST))
     await rig.create()
     rig.around("update_ledger", after=lambda: rig.edit(tagged("theirs")))
     await rig.updater.update(7, tagged("ours"))
@@ -201,13 +208,13 @@ async def test_a_lost_edit_that_another_client_overwrote_is_merged():
 
 
 async def test_an_unknown_outcome_that_cannot_be_read_back_is_reported_as_unknown():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED), ("read_ledger", Fault.UNAVAILABLE))
+    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_APPLIED), ("read_ledger", MetadataFault.UNAVAILABLE))
     created = await rig.create()
     with pytest.raises(MetadataOutcomeUnknown, match=r"ledger 7 may or may not take effect: .*applied"):
         await rig.updater.update(7, begin_recovery, known=created)
 
 
-@pytest.mark.parametrize("fault", [Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+@pytest.mark.parametrize("fault", [MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE])
 async def test_c07_a_transition_that_refuses_a_second_time_does_not_settle_the_first_write(fault):
     """The value was legal when it was first written, and what goes into it has grown since."""
     rig = Rig(("update_ledger", fault))
@@ -225,7 +232,7 @@ async def test_c07_a_transition_that_refuses_a_second_time_does_not_settle_the_f
 
 
 async def test_a_lost_write_over_a_version_that_has_moved_on_is_settled():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST), ("update_ledger", Fault.UNAVAILABLE))
+    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_LOST), ("update_ledger", MetadataFault.UNAVAILABLE))
     await rig.create()
     rig.around("update_ledger", after=lambda: rig.edit(tagged("theirs")))
     with pytest.raises(MetadataUnavailable):
@@ -234,7 +241,7 @@ async def test_a_lost_write_over_a_version_that_has_moved_on_is_settled():
 
 async def test_a_store_that_does_not_answer_at_all_has_done_nothing():
     for operation in ("read_ledger", "update_ledger"):
-        rig = Rig((operation, Fault.UNAVAILABLE))
+        rig = Rig((operation, MetadataFault.UNAVAILABLE))
         created = await rig.create()
         with pytest.raises(MetadataUnavailable):
             await rig.updater.update(7, begin_recovery)
@@ -244,9 +251,13 @@ async def test_a_store_that_does_not_answer_at_all_has_done_nothing():
 @pytest.mark.parametrize(
     ("faults", "deadline", "finished"),
     [
-        ([Fault.UNKNOWN_LOST] * MAX_ATTEMPTS, {}, True),
-        ([Fault.UNKNOWN_LOST, Fault.UNAVAILABLE], {}, True),  # a second write that is refused settles nothing
-        ([Fault.UNKNOWN_LOST] * MAX_ATTEMPTS, {"timeout_seconds": 0.05}, False),  # no attempt begins after it
+        ([MetadataFault.UNKNOWN_LOST] * MAX_ATTEMPTS, {}, True),
+        (
+            [MetadataFault.UNKNOWN_LOST, MetadataFault.UNAVAILABLE],
+            {},
+            True,
+        ),  # a second write that is refused settles nothing
+        ([MetadataFault.UNKNOWN_LOST] * MAX_ATTEMPTS, {"timeout_seconds": 0.05}, False),  # no attempt begins after it
     ],
 )
 async def test_outcomes_that_stay_unknown_end_as_unknown_not_as_a_conflict(faults, deadline, finished):
@@ -258,7 +269,7 @@ async def test_outcomes_that_stay_unknown_end_as_unknown_not_as_a_conflict(fault
 
 
 async def test_a_ledger_deleted_after_an_unknown_outcome_is_gone_for_certain():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_LOST))
     created = await rig.create()
     rig.around("update_ledger", after=lambda: rig.other.delete_ledger(7, created.version))
     with pytest.raises(NoSuchLedger):
@@ -266,7 +277,7 @@ async def test_a_ledger_deleted_after_an_unknown_outcome_is_gone_for_certain():
 
 
 async def test_a_close_that_lost_against_another_one_says_so():
-    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_LOST))
     await rig.create()
     rig.around("update_ledger", after=lambda: rig.edit(lambda value: close(value, 3, 30)))
     with pytest.raises(LedgerClosed, match="closed at entry 3"):
@@ -276,7 +287,9 @@ async def test_a_close_that_lost_against_another_one_says_so():
 # --- create, delete ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+@pytest.mark.parametrize(
+    "fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE]
+)
 async def test_a_creation_is_repeated_until_its_outcome_is_known(fault):
     rig = Rig(("create_ledger", fault))
     created = await rig.updater.create(ledger())
@@ -285,22 +298,24 @@ async def test_a_creation_is_repeated_until_its_outcome_is_known(fault):
 
 
 async def test_a_creation_by_another_client_is_refused():
-    rig = Rig(("create_ledger", Fault.UNKNOWN_LOST))
+    rig = Rig(("create_ledger", MetadataFault.UNKNOWN_LOST))
     await rig.other.create_ledger(replace(ledger(), creator_token="theirs"))
     with pytest.raises(LedgerExists):
         await rig.updater.create(ledger())
 
 
 async def test_a_creation_that_stays_unknown_says_so():
-    rig = Rig(("create_ledger", Fault.UNKNOWN_APPLIED), ("create_ledger", Fault.UNAVAILABLE))
+    rig = Rig(("create_ledger", MetadataFault.UNKNOWN_APPLIED), ("create_ledger", MetadataFault.UNAVAILABLE))
     with pytest.raises(MetadataOutcomeUnknown):
         await rig.updater.create(ledger())
-    rig = Rig(("create_ledger", Fault.UNAVAILABLE))
+    rig = Rig(("create_ledger", MetadataFault.UNAVAILABLE))
     with pytest.raises(MetadataUnavailable):
         await rig.updater.create(ledger())
 
 
-@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+@pytest.mark.parametrize(
+    "fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE]
+)
 async def test_r09_a_deletion_is_repeated_until_the_ledger_is_gone(fault):
     rig = Rig(("delete_ledger", fault))
     await rig.create()
@@ -310,7 +325,7 @@ async def test_r09_a_deletion_is_repeated_until_the_ledger_is_gone(fault):
 
 
 async def test_a_ledger_that_cannot_be_read_again_leaves_its_deletion_in_doubt():
-    rig = Rig(("delete_ledger", Fault.UNKNOWN_LATE))
+    rig = Rig(("delete_ledger", MetadataFault.UNKNOWN_LATE))
     await rig.create()
 
     async def damaged() -> None:
@@ -334,11 +349,11 @@ async def test_a_deletion_goes_on_over_other_peoples_edits():
 # --- many at once, all kinds of faults --------------------------------------------------------------------------------
 
 RATES = {
-    Fault.UNKNOWN_APPLIED: 0.15,
-    Fault.UNKNOWN_LOST: 0.15,
-    Fault.UNKNOWN_LATE: 0.15,
-    Fault.UNAVAILABLE: 0.03,
-    Fault.STALE: 0.3,
+    MetadataFault.UNKNOWN_APPLIED: 0.15,
+    MetadataFault.UNKNOWN_LOST: 0.15,
+    MetadataFault.UNKNOWN_LATE: 0.15,
+    MetadataFault.UNAVAILABLE: 0.03,
+    MetadataFault.STALE: 0.3,
 }
 
 
@@ -354,7 +369,7 @@ def test_r10_every_edit_that_was_reported_done_is_there_and_every_refused_one_is
 
         async def edit_many(name: str) -> None:
             clock, rng = ManualClock(), SeededRng(f"{seed}/{name}")
-            store = FaultyStore(shared.client().store, RandomFaults(rng.fork("faults"), RATES), clock)
+            store = FaultyMetadataStore(shared.client().store, RandomMetadataFaults(rng.fork("faults"), RATES), clock)
             faulty.append(store)
             updater = LedgerUpdater(store, clock, rng)
             for n in range(6):

@@ -25,7 +25,7 @@ from tallybook.runtime.http.load import DROPS, HTTP_METRICS, ROUTES, STATUSES, H
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import SECONDS
 from tallybook.runtime.metrics.registry import StatsCollector
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.security.denial_log import REFUSAL_METRICS, DenialLog
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import SimDisk, World, run_seed
@@ -105,8 +105,8 @@ def test_requests_of_an_unknown_kind_and_errors_of_an_unknown_code_make_no_serie
     assert after["errors_TallybookError"] == 1
 
 
-def client_stats() -> dict[str, Reading]:
-    async def main(world: World) -> dict[str, Reading]:
+def client_stats() -> dict[str, MetricValue]:
+    async def main(world: World) -> dict[str, MetricValue]:
         async with MemoryCluster(world, bookies=0).client() as client:
             return {**client.stats(), **METRICS.readings(ClientLoad(world.clock))}
 

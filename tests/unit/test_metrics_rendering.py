@@ -14,7 +14,7 @@ from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import LONG_SECONDS, SECONDS, Histogram
 from tallybook.runtime.metrics.registry import StatsCollector
 from tallybook.runtime.metrics.rendering import CatalogueText, series_lines
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 
 VALUES = (0, 1, True, 0.25, 12_345_678, 1e16, 5e-7, math.inf, -math.inf)
 
@@ -31,7 +31,7 @@ def read(text: str) -> list[tuple[object, ...]]:
     return [(one.name, one.type, one.documentation, one.samples) for one in text_string_to_metric_families(text)]
 
 
-def theirs(catalogue: tuple[MetricInfo, ...], stats: dict[str, Reading]) -> str:
+def theirs(catalogue: tuple[MetricInfo, ...], stats: dict[str, MetricValue]) -> str:
     registry = CollectorRegistry()
     registry.register(StatsCollector(catalogue, lambda: stats))
     return generate_latest(registry).decode()
@@ -41,7 +41,7 @@ def theirs(catalogue: tuple[MetricInfo, ...], stats: dict[str, Reading]) -> str:
 def test_every_catalogue_is_written_as_prometheus_client_writes_it(catalogue):
     text = CatalogueText(catalogue)
     for turn in range(3):
-        stats: dict[str, Reading] = {
+        stats: dict[str, MetricValue] = {
             info.stat: spread(*VALUES[:turn], bounds=SECONDS if at % 2 else LONG_SECONDS)
             if info.kind is MetricKind.HISTOGRAM
             else VALUES[(at + turn) % len(VALUES)]

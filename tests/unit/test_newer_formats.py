@@ -66,7 +66,7 @@ from tallybook.stream.subscription import record as subscription
 from ..formats import FORMATS
 
 LEDGER = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
-BOOKIE = codec.BookieRegistration(BookieInfo("b1", "host:1", Incarnation("d", 1), BookieMode.WRITABLE), "session")
+BOOKIE = codec.StoredRegistration(BookieInfo("b1", "host:1", Incarnation("d", 1), BookieMode.WRITABLE), "session")
 LOG = entry_log_format.LogFile("/b/entrylog-0000000000000005.log", bytes(16), 5)
 FACTS = superblock.Superblock(
     1, bytes(16), 1, False, JournalMark(0, 0), JournalMark(1, 1), 1,
@@ -356,7 +356,7 @@ async def test_the_note_of_lengths_and_the_mark_of_an_index_of_the_next_version_
 
 
 async def test_an_archive_object_of_the_next_format_is_named_as_such_and_never_left_out(monkeypatch):
-    directory = index_codec.Directory("an-object", 17, (), ())
+    directory = index_codec.IndexRoot("an-object", 17, (), ())
     message = directory_message(directory)
     message.format = 2
     part = encode_part(message)
@@ -368,7 +368,7 @@ async def test_an_archive_object_of_the_next_format_is_named_as_such_and_never_l
 
 def test_objects_of_the_first_format_are_written_as_they_were_before_they_said_so():
     assert (
-        directory_message(index_codec.Directory("an-object", 17, (), ())).SerializeToString()
+        directory_message(index_codec.IndexRoot("an-object", 17, (), ())).SerializeToString()
         == b"\n\tan-object\x10\x11"
     )
 

@@ -2,9 +2,16 @@
 
 import pytest
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
-from tallybook.sim.cluster.faulty_objects import OPERATIONS, Fault, FaultyStore, RandomFaults, Script, fits
+from tallybook.sim.cluster.faulty_objects import (
+    OPERATIONS,
+    FaultyObjectStore,
+    ObjectFault,
+    ObjectFaultScript,
+    RandomObjectFaults,
+    fits,
+)
 from tallybook.sim.deterministic import run_seed
 
 KEY = "ledgers/1"
@@ -15,10 +22,10 @@ def play(scene, *steps):
     """Run ``scene(world, store, faulty)`` on virtual time."""
 
     async def staged(world):
-        store = MemoryStore(world.clock)
-        script = Script(steps)
+        store = MemoryObjectStore(world.clock)
+        script = ObjectFaultScript(steps)
         await store.put(KEY, TEXT)
-        await scene(world, store, FaultyStore(store, script, world.clock, timeout_seconds=7.0))
+        await scene(world, store, FaultyObjectStore(store, script, world.clock, timeout_seconds=7.0))
         assert script.finished
 
     run_seed(1, staged)
@@ -27,10 +34,10 @@ def play(scene, *steps):
 @pytest.mark.parametrize(
     ("fault", "error", "outcome"),
     [
-        (Fault.FAILED, ArchiveUnavailable, Outcome.UNKNOWN),
-        (Fault.TIMED_OUT, ArchiveUnavailable, Outcome.UNKNOWN),
-        (Fault.BUSY, ArchiveBusy, Outcome.NOT_DONE),
-        (Fault.DENIED, ArchiveDenied, Outcome.NOT_DONE),
+        (ObjectFault.FAILED, ArchiveUnavailable, Outcome.UNKNOWN),
+        (ObjectFault.TIMED_OUT, ArchiveUnavailable, Outcome.UNKNOWN),
+        (ObjectFault.BUSY, ArchiveBusy, Outcome.NOT_DONE),
+        (ObjectFault.DENIED, ArchiveDenied, Outcome.NOT_DONE),
     ],
 )
 def test_a_put_that_fails_before_its_effect_has_none(fault, error, outcome):
@@ -38,7 +45,7 @@ def test_a_put_that_fails_before_its_effect_has_none(fault, error, outcome):
         with pytest.raises(error) as raised:
             await faulty.put("ledgers/2", TEXT)
         assert raised.value.outcome is outcome
-        assert world.clock.monotonic() == (7.0 if fault is Fault.TIMED_OUT else 0)
+        assert world.clock.monotonic() == (7.0 if fault is ObjectFault.TIMED_OUT else 0)
         with pytest.raises(ObjectMissing):
             await store.info("ledgers/2")
 
@@ -53,7 +60,7 @@ def test_an_answer_can_be_lost_after_the_effect():
             assert raised.value.outcome is Outcome.UNKNOWN
         assert [info.key async for page in store.list() for info in page] == ["ledgers/2"]
 
-    play(scene, ("put", Fault.ANSWER_LOST), ("delete", Fault.ANSWER_LOST))
+    play(scene, ("put", ObjectFault.ANSWER_LOST), ("delete", ObjectFault.ANSWER_LOST))
 
 
 @pytest.mark.parametrize("step", ["finish", "abort"])
@@ -69,15 +76,15 @@ def test_an_upload_can_be_left_behind(step):
         with pytest.raises(ObjectMissing):
             await store.info("ledgers/2")
 
-    play(scene, (step, Fault.LEFT_BEHIND))
+    play(scene, (step, ObjectFault.LEFT_BEHIND))
 
 
 def test_the_dice_strike_every_operation_with_what_fits_it_and_then_stop():
     async def staged(world):
-        faults = RandomFaults(world.rng, world.clock, dict.fromkeys(Fault, 0.1), ends_at=100.0)
+        faults = RandomObjectFaults(world.rng, world.clock, dict.fromkeys(ObjectFault, 0.1), ends_at=100.0)
         struck = {operation: {faults.next(operation) for _ in range(2000)} - {None} for operation in OPERATIONS}
         for operation, found in struck.items():
-            assert found == {fault for fault in Fault if fits(operation, fault)}, operation
+            assert found == {fault for fault in ObjectFault if fits(operation, fault)}, operation
         await world.clock.sleep(100)
         assert {faults.next("put") for _ in range(100)} == {None}
 
@@ -86,10 +93,10 @@ def test_the_dice_strike_every_operation_with_what_fits_it_and_then_stop():
 
 def test_in_a_storm_everything_is_busy():
     async def staged(world):
-        faults = RandomFaults(world.rng, world.clock, {}, storm=1.0, storm_seconds=5.0)
-        assert {faults.next("read") for _ in range(10)} == {Fault.BUSY}
+        faults = RandomObjectFaults(world.rng, world.clock, {}, storm=1.0, storm_seconds=5.0)
+        assert {faults.next("read") for _ in range(10)} == {ObjectFault.BUSY}
         faults.storm = 0.0
-        assert faults.next("write") is Fault.BUSY
+        assert faults.next("write") is ObjectFault.BUSY
         assert faults.next("abort") is None
         await world.clock.sleep(5)
         assert faults.next("read") is None

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.retries import ByteRate, RequestRate, RetryingStore, RetryPolicy, RetrySettings
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.tracing.port import whole
-from tallybook.sim.cluster.faulty_objects import Fault, FaultyStore, Script
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.deterministic import SimClock, run_seed
 from tallybook.sim.deterministic.tracing import MemoryTracer
 
@@ -23,8 +23,8 @@ def play(scene):
 
 def stores(world, *steps, **bounds):
     """A store, one with these faults over it, and one with retries over that."""
-    memory, script = MemoryStore(world.clock), Script(steps)
-    faulty = FaultyStore(memory, script, world.clock)
+    memory, script = MemoryObjectStore(world.clock), ObjectFaultScript(steps)
+    faulty = FaultyObjectStore(memory, script, world.clock)
     patient = RetryingStore(faulty, RetryPolicy(world.clock, world.rng.fork("patience"), RetrySettings(**bounds)))
     return memory, patient, script
 
@@ -32,8 +32,9 @@ def stores(world, *steps, **bounds):
 def test_what_failed_is_tried_again():
     async def scene(world):
         _, store, script = stores(
-            world, ("put", Fault.FAILED), ("put", Fault.ANSWER_LOST), ("read", Fault.FAILED), ("read", Fault.BUSY),
-            ("info", Fault.FAILED), ("delete", Fault.ANSWER_LOST),
+            world,
+            ("put", ObjectFault.FAILED), ("put", ObjectFault.ANSWER_LOST), ("read", ObjectFault.FAILED),
+            ("read", ObjectFault.BUSY), ("info", ObjectFault.FAILED), ("delete", ObjectFault.ANSWER_LOST),
         )  # fmt: skip
         await store.put(KEY, b"abc")
         assert await store.read(KEY, 1, 2) == b"bc"
@@ -52,7 +53,7 @@ def test_what_failed_is_tried_again():
 
 def test_a_read_that_is_traced_is_one_span_with_every_try_that_failed():
     async def scene(world):
-        _, store, _ = stores(world, ("read", Fault.FAILED), ("read", Fault.BUSY))
+        _, store, _ = stores(world, ("read", ObjectFault.FAILED), ("read", ObjectFault.BUSY))
         await store.put(KEY, b"abcdef")
         tracer = MemoryTracer()
         with whole(tracer.root("tallybook.archive")):
@@ -68,7 +69,9 @@ def test_a_read_that_is_traced_is_one_span_with_every_try_that_failed():
     play(scene)
 
 
-@pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, ArchiveDenied), (Fault.MISSING, ObjectMissing)])
+@pytest.mark.parametrize(
+    ("fault", "error"), [(ObjectFault.DENIED, ArchiveDenied), (ObjectFault.MISSING, ObjectMissing)]
+)
 def test_what_time_does_not_cure_is_raised_at_once(fault, error):
     async def scene(world):
         _, store, _ = stores(world, ("read", fault))
@@ -81,7 +84,7 @@ def test_what_time_does_not_cure_is_raised_at_once(fault, error):
 
 def test_a_store_that_never_answers_is_given_up_in_time():
     async def scene(world):
-        _, store, _ = stores(world, *[("read", Fault.FAILED)] * 1000, give_up_after=60.0)
+        _, store, _ = stores(world, *[("read", ObjectFault.FAILED)] * 1000, give_up_after=60.0)
         with pytest.raises(ArchiveUnavailable) as raised:
             await store.read(KEY, 0, 1)
         assert raised.value.outcome is Outcome.NOT_DONE
@@ -104,7 +107,7 @@ def test_a_request_that_hangs_is_given_up_in_time():
 
 def test_an_unknown_outcome_is_not_forgotten_over_later_tries():
     async def scene(world):
-        _, store, _ = stores(world, ("put", Fault.ANSWER_LOST), *[("put", Fault.BUSY)] * 1000)
+        _, store, _ = stores(world, ("put", ObjectFault.ANSWER_LOST), *[("put", ObjectFault.BUSY)] * 1000)
         with pytest.raises(ArchiveUnavailable) as raised:
             await store.put(KEY, b"x")
         assert raised.value.outcome is Outcome.UNKNOWN
@@ -115,7 +118,7 @@ def test_an_unknown_outcome_is_not_forgotten_over_later_tries():
 
 def test_a_finish_is_not_tried_again():
     async def scene(world):
-        memory, store, _ = stores(world, ("finish", Fault.ANSWER_LOST))
+        memory, store, _ = stores(world, ("finish", ObjectFault.ANSWER_LOST))
         upload = store.upload(KEY)
         await upload.write(b"abc")
         with pytest.raises(ArchiveUnavailable) as raised:
@@ -128,14 +131,14 @@ def test_a_finish_is_not_tried_again():
 
 def test_a_listing_that_breaks_off_goes_on_where_it_was():
     async def scene(world):
-        memory, store, script = stores(world, *[("list", Fault.FAILED)] * 3)
+        memory, store, script = stores(world, *[("list", ObjectFault.FAILED)] * 3)
         every = [f"sets/{number:05}" for number in range(2500)]
         for key in every:
             await memory.put(key, b"x")
         found = []
         async for page in store.list("sets/"):
             found += [info.key for info in page]
-            script._steps = [("list", Fault.FAILED), ("list", Fault.BUSY)]
+            script._steps = [("list", ObjectFault.FAILED), ("list", ObjectFault.BUSY)]
         assert found == every
         assert store.retries.stats["list_failed"] >= 4
 

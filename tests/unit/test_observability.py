@@ -14,7 +14,7 @@ import pytest
 
 from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.retries import RetryPolicy
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
@@ -107,7 +107,7 @@ async def test_an_address_that_cannot_be_bound_is_named() -> None:
 
 async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
     patience = RetryPolicy(RealClock(), SeededRng(1))
-    seals = EncryptedStore(MemoryStore(RealClock()), InlineWorkers(), None).readings()
+    seals = EncryptedStore(MemoryObjectStore(RealClock()), InlineWorkers(), None).readings()
     offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2), streamed_bytes=5)
     for error in (None, ArchiveDenied("no"), ArchiveUnavailable("500"), ArchiveBusy("slow down")):
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tallybook.archive.format.schema import object_key
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.errors import ObjectMissing
 from tallybook.core.quorum import Quorum
 from tallybook.core.settings import OffloadSettings
@@ -47,7 +47,7 @@ async def test_objects_that_are_gone_do_not_keep_others_from_being_looked_at(mon
     ledgers = [ledger_in_set(number) for number in range(6)]
     keys = [metadata.archived.key for metadata in ledgers if metadata.archived]
     reader = Reader(set(keys[:4]))
-    looked = DeadSpace(MemoryStore(RealClock()), reader, OffloadSettings())  # type: ignore[arg-type]
+    looked = DeadSpace(MemoryObjectStore(RealClock()), reader, OffloadSettings())  # type: ignore[arg-type]
     found = [await looked.mostly_dead(ledgers, keys) for _ in range(3)]
     assert sorted(reader.asked) == keys, "each is asked once before any is asked again"
     assert found[-1] == set(keys[4:])

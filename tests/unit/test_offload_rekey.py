@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.encryption.store import EncryptedObject, EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.offload import rekey as rekeying
 from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, Rekeyed, rekey
@@ -22,9 +22,9 @@ OLD = InMemoryKeys(1).keys.keys
 COPY_KEY = bytes(range(32))
 
 
-async def some_objects() -> MemoryStore:
+async def some_objects() -> MemoryObjectStore:
     """Two encrypted objects, a plain one, one encrypted with a lost key, and a foreign one."""
-    below = MemoryStore(RealClock())
+    below = MemoryObjectStore(RealClock())
     for key in OBJECTS[:2]:
         await store_of(below, InMemoryKeys(1)).put(key, TEXT)
     await below.put(OBJECTS[2], TEXT)
@@ -33,11 +33,11 @@ async def some_objects() -> MemoryStore:
     return below
 
 
-def store_of(below: MemoryStore, keys: InMemoryKeys) -> EncryptedStore:
+def store_of(below: MemoryObjectStore, keys: InMemoryKeys) -> EncryptedStore:
     return EncryptedStore(below, InlineWorkers(), keys)
 
 
-def go_away(monkeypatch: pytest.MonkeyPatch, below: MemoryStore) -> NoReturn:
+def go_away(monkeypatch: pytest.MonkeyPatch, below: MemoryObjectStore) -> NoReturn:
     """Make the store unavailable from now on."""
 
     def refuse(*_: object) -> NoReturn:

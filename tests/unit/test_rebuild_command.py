@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.stream_records import RECORDS_KEY, RecordsCopy, encode_records, read_records
 from tallybook.cli.commands.offload import app
 from tallybook.core.errors import NewerFormat
@@ -74,7 +74,7 @@ def test_a_record_of_streams_that_is_taken_for_deleted_is_named_and_is_no_error(
     assert f"{name}: it is not restored" in found.stderr
 
 
-class Replaced(MemoryStore):
+class Replaced(MemoryObjectStore):
     """Replaces the copy while it is read: the bytes are those of two."""
 
     times = 1

@@ -13,7 +13,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import Ok
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.deterministic import World
 
 from .simulated_parts import on_stage
@@ -26,11 +26,11 @@ simulated = on_stage(nullcontext)
 class Rig:
     """A memory store, seen honestly by ``other`` and through scripted faults by ``updater``."""
 
-    def __init__(self, world: World, *script: tuple[str, Fault], timeout_seconds: float = 20.0) -> None:
+    def __init__(self, world: World, *script: tuple[str, MetadataFault], timeout_seconds: float = 20.0) -> None:
         shared = MemoryMetadata(SeededRng(1))
         self.other = shared.client().store
-        self.script = Script(script)
-        faulty = FaultyStore(shared.client().store, self.script, world.clock)
+        self.script = MetadataFaultScript(script)
+        faulty = FaultyMetadataStore(shared.client().store, self.script, world.clock)
         self.updater = RecordUpdater(faulty, world.clock, SeededRng(2), timeout_seconds=timeout_seconds)
 
     async def value(self) -> bytes | None:
@@ -43,7 +43,7 @@ def with_mark(mark: bytes):
     return lambda found: found if found is not None and mark in found.split() else (found or b"") + b" " + mark
 
 
-@given(st.lists(st.sampled_from(list(Fault)[:4]), max_size=12), st.booleans())
+@given(st.lists(st.sampled_from(list(MetadataFault)[:4]), max_size=12), st.booleans())
 @simulated
 async def test_a_change_is_made_once_despite_failed_attempts(world: World, faults, there_before) -> None:
     rig = Rig(world, *(("write_record", fault) for fault in faults))
@@ -98,7 +98,7 @@ async def test_a_refused_change_is_not_made_and_says_why(world: World) -> None:
 
 @simulated
 async def test_a_change_that_is_refused_after_an_attempt_in_doubt_stays_in_doubt(world: World) -> None:
-    rig, asked = Rig(world, ("write_record", Fault.UNKNOWN_LOST)), []
+    rig, asked = Rig(world, ("write_record", MetadataFault.UNKNOWN_LOST)), []
 
     def once(found: bytes | None) -> bytes:
         asked.append(found)
@@ -114,7 +114,7 @@ async def test_a_change_that_is_refused_after_an_attempt_in_doubt_stays_in_doubt
 async def test_a_record_is_removed_if_it_is_the_one_meant_and_an_answer_that_is_lost_does_not_matter(
     world: World,
 ) -> None:
-    rig = Rig(world, ("delete_record", Fault.UNKNOWN_APPLIED))
+    rig = Rig(world, ("delete_record", MetadataFault.UNKNOWN_APPLIED))
     await rig.updater.delete(NAME)
     await rig.updater.update(NAME, with_mark(b"mine"))
     await rig.updater.delete(NAME, lambda value: value == b"another")

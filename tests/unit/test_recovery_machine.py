@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.client.recovery.machine import (
-    Action,
     AwaitStragglers,
     Close,
     Failed,
@@ -15,6 +14,7 @@ from tallybook.client.recovery.machine import (
     FindReplacements,
     ReadEnd,
     ReadMember,
+    RecoveryAction,
     RecoveryMachine,
     WriteBack,
 )
@@ -69,7 +69,7 @@ class Cluster:
             for position in range(quorum.ensemble)
         }
 
-    def answer(self, machine: RecoveryMachine, action: Action) -> list[Action]:
+    def answer(self, machine: RecoveryMachine, action: RecoveryAction) -> list[RecoveryAction]:
         match action:
             case FenceMember(position):
                 if self.moods[position] == "silent":
@@ -102,7 +102,7 @@ class Cluster:
                 return machine.end_failed(BookieUnavailable("no good copy"))
         raise AssertionError(action)
 
-    def read(self, machine: RecoveryMachine, position: int, entry_id: int) -> list[Action]:
+    def read(self, machine: RecoveryMachine, position: int, entry_id: int) -> list[RecoveryAction]:
         mood = self.moods[position]
         if mood in ("silent", "unknown"):
             error: TallybookError = BookieUnavailable("silent") if mood == "silent" else EntryUnknown("hole")
@@ -210,7 +210,7 @@ def test_of_an_answer_with_several_batches_only_the_good_ones_up_to_the_first_ba
 
 def test_reading_stops_at_a_bounded_window_and_goes_on_when_half_of_it_is_done() -> None:
     machine, at = reading(), 0
-    actions: list[Action] = [ReadMember(0, 0)]
+    actions: list[RecoveryAction] = [ReadMember(0, 0)]
     while any(isinstance(action, ReadMember) for action in actions):
         actions = machine.read(0, at, batch(at))
         at += PER_BATCH

@@ -11,7 +11,7 @@ from tallybook.bookie.ledgers.disposition import LedgerDisposition, disposition_
 from tallybook.core.errors import Conflict, MetadataUnavailable, OtherLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
-from tallybook.metadata.memory import MemoryMetadata, MemoryStore
+from tallybook.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from tallybook.metadata.records.restored_store import RECORD, RestoreRecord, RestoreRecordStore, decode_restore_record
 from tallybook.metadata.store import Versioned
 from tallybook.runtime.logging import line_of
@@ -31,7 +31,7 @@ class Around:
     def __init__(self, world: World) -> None:
         self.world = world
         self.metadata = MemoryMetadata(world.rng.fork("metadata"))
-        self.store: MemoryStore = self.metadata.client().store
+        self.store: MemoryMetadataStore = self.metadata.client().store
         self.known = KnownMetadata()
         self.known.disposition_of = self._fate_of  # type: ignore[method-assign]
         self.known.read_id_counter = self.store.id_counter  # type: ignore[method-assign]

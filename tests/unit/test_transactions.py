@@ -39,7 +39,12 @@ from tallybook.metadata.transactions.model import (
 from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import Fault, FaultyStore, RandomFaults, Script
+from tallybook.sim.cluster.faulty_metadata import (
+    FaultyMetadataStore,
+    MetadataFault,
+    MetadataFaultScript,
+    RandomMetadataFaults,
+)
 
 SINK = "sales"
 GIVES_UP = (MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable)
@@ -69,12 +74,12 @@ class StoppedError(Exception):
 class FailsAt:
     """One fault, at the so-and-so-many-th operation; it counts them all."""
 
-    def __init__(self, at: int, fault: Fault) -> None:
+    def __init__(self, at: int, fault: MetadataFault) -> None:
         self.at = at
         self.fault = fault
         self.seen: list[str] = []
 
-    def next(self, operation: str) -> Fault | None:
+    def next(self, operation: str) -> MetadataFault | None:
         self.seen.append(operation)
         return self.fault if len(self.seen) - 1 == self.at else None
 
@@ -100,8 +105,8 @@ class Stage:
         self.store: MetadataStore = self.shared.client().store
         self.next_id = 0
 
-    def through(self, faults: Any) -> tuple[FaultyStore, LedgerUpdater]:
-        store = FaultyStore(self.shared.client().store, faults, FreeClock())
+    def through(self, faults: Any) -> tuple[FaultyMetadataStore, LedgerUpdater]:
+        store = FaultyMetadataStore(self.shared.client().store, faults, FreeClock())
         return store, LedgerUpdater(store, FreeClock(), SeededRng(2))
 
     async def attempt(self, number: int, count: int = 2, *, sink: str = SINK, note: bool = True) -> list[int]:
@@ -120,7 +125,7 @@ class Stage:
         return found
 
     async def commit(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> bool:
-        store, updater = self.through(faults or Script([]))
+        store, updater = self.through(faults or MetadataFaultScript([]))
         done = await commit(store, updater, Transaction(SINK, number), ledger_ids)
         await store.land_late_writes()
         return done
@@ -134,7 +139,7 @@ class Stage:
         return True
 
     async def abandon(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> None:
-        store, updater = self.through(faults or Script([]))
+        store, updater = self.through(faults or MetadataFaultScript([]))
         await abandon(store, updater, Transaction(SINK, number), ledger_ids)
 
     async def ledgers(self) -> dict[int, LedgerMetadata]:
@@ -206,7 +211,7 @@ async def test_a_ledger_of_another_transaction_is_neither_committed_nor_deleted(
     stage = Stage()
     [other] = await stage.attempt(0, 1, sink="of-another-job")
     mine, transaction = await stage.attempt(0), Transaction(SINK, 0)
-    store, updater = stage.through(Script([]))
+    store, updater = stage.through(MetadataFaultScript([]))
     with pytest.raises(Conflict, match=f"ledger {other} was not written by it"):
         await commit(store, updater, transaction, [*mine, other])
     assert await stage.visible() == []
@@ -245,7 +250,7 @@ async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
     stage = Stage()
     ledgers = await stage.attempt(0)
     assert await stage.commit(0, ledgers)
-    _, updater = stage.through(Script([]))
+    _, updater = stage.through(MetadataFaultScript([]))
     await discard(updater, [ledgers[0], 12345])
     assert await stage.commit(0, ledgers)
     assert await stage.visible() == ledgers[1:]
@@ -255,7 +260,7 @@ async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
 @pytest.mark.parametrize("number", [0, 4, 5])
 async def test_a_sink_belongs_to_its_first_writer(number: int) -> None:
     stage = Stage()
-    store, updater = stage.through(Script([]))
+    store, updater = stage.through(MetadataFaultScript([]))
     assert await commit(store, updater, Transaction(SINK, 4, "query"), await stage.attempt(4, 1, note=False))
     before = await stage.visible()
     theirs, attempt = Transaction(SINK, number, "another"), await stage.attempt(number, 1, note=False)
@@ -280,13 +285,13 @@ async def test_an_old_transaction_that_was_committed_is_told_from_one_that_never
 
 
 async def test_the_record_of_an_attempt_is_written_even_if_its_answer_is_lost() -> None:
-    for fault in (Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE):
+    for fault in (MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE):
         stage = Stage()
-        store, _ = stage.through(Script([("write_record", fault)] * 2))
+        store, _ = stage.through(MetadataFaultScript([("write_record", fault)] * 2))
         await record_attempt(store, Transaction(SINK, 3), 17)
         await record_attempt(store, Transaction(SINK, 3), 17)
         assert await stage.attempts() == ("sink-attempts/sales/3-17",)
-    store, _ = stage.through(Script([("write_record", Fault.UNKNOWN_LOST)] * 100))
+    store, _ = stage.through(MetadataFaultScript([("write_record", MetadataFault.UNKNOWN_LOST)] * 100))
     with pytest.raises(MetadataOutcomeUnknown):
         await record_attempt(store, Transaction(SINK, 3), 18)
 
@@ -351,11 +356,11 @@ async def test_a_listing_of_sinks_that_is_cut_off_is_never_taken_for_all_of_them
         stage = Stage()
         for sink in range(sinks):
             ledgers = await stage.attempt(0, sink=f"sink-{sink}")
-            store, updater = stage.through(Script([]))
+            store, updater = stage.through(MetadataFaultScript([]))
             assert await commit(store, updater, Transaction(f"sink-{sink}", 0), ledgers)
         everything = await read_view(stage.store)
         for faults in (1, 2, 30):
-            store, _ = stage.through(Script([("list_records", Fault.PARTIAL)] * faults))
+            store, _ = stage.through(MetadataFaultScript([("list_records", MetadataFault.PARTIAL)] * faults))
             try:
                 assert await read_view(store) == everything
             except MetadataUnavailable:
@@ -398,11 +403,18 @@ async def test_the_offloader_leaves_pending_ledgers_alone() -> None:
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
-FAULTS = (Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE, Fault.PARTIAL, Fault.STALE)
+FAULTS = (
+    MetadataFault.UNAVAILABLE,
+    MetadataFault.UNKNOWN_APPLIED,
+    MetadataFault.UNKNOWN_LOST,
+    MetadataFault.UNKNOWN_LATE,
+    MetadataFault.PARTIAL,
+    MetadataFault.STALE,
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_after_any_failed_call_the_same_commit_settles_it_with_one_set_of_ledgers(fault: Fault) -> None:
+async def test_after_any_failed_call_the_same_commit_settles_it_with_one_set_of_ledgers(fault: MetadataFault) -> None:
     at = 0
     while True:
         stage = Stage()
@@ -425,7 +437,7 @@ async def test_after_any_failed_call_the_same_commit_settles_it_with_one_set_of_
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, None], ids=lambda fault: fault.name if fault else "stops")
-async def test_after_any_failed_call_other_tasks_may_run_for_the_next_commit(fault: Fault | None) -> None:
+async def test_after_any_failed_call_other_tasks_may_run_for_the_next_commit(fault: MetadataFault | None) -> None:
     """Spark runs the micro-batch again, and its tasks write other ledgers: one set of the two counts."""
     at = 0
     while True:
@@ -464,7 +476,7 @@ async def test_ledgers_whose_committer_stopped_half_way_survive_the_next_transac
 
 async def goes_on_after_others(at: int) -> bool:
     """Commit, and let others commit the next two transactions before one of its operations; whether there is such."""
-    stage, others, faults = Stage(), list[int](), FailsAt(-1, Fault.UNAVAILABLE)
+    stage, others, faults = Stage(), list[int](), FailsAt(-1, MetadataFault.UNAVAILABLE)
     first = await stage.attempt(0)
     store, updater = stage.through(faults)
     begin = store._begin
@@ -498,12 +510,17 @@ async def test_a_committer_that_goes_on_after_others_have_committed_deletes_noth
 def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(run, seed):
     async def play() -> None:
         stage, rng = Stage(), SeededRng(seed)
-        rates = {Fault.UNKNOWN_APPLIED: 0.1, Fault.UNKNOWN_LOST: 0.1, Fault.UNKNOWN_LATE: 0.1, Fault.UNAVAILABLE: 0.02}
+        rates = {
+            MetadataFault.UNKNOWN_APPLIED: 0.1,
+            MetadataFault.UNKNOWN_LOST: 0.1,
+            MetadataFault.UNKNOWN_LATE: 0.1,
+            MetadataFault.UNAVAILABLE: 0.02,
+        }
         sets: dict[int, list[list[int]]] = {}
         done: dict[int, list[int]] = {}
 
         async def driver(name: str) -> None:
-            faults = RandomFaults(rng.fork(name), rates)
+            faults = RandomMetadataFaults(rng.fork(name), rates)
             for number in range(4):
                 ledgers = await stage.attempt(number)
                 sets.setdefault(number, []).append(ledgers)
@@ -530,7 +547,7 @@ def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(run, seed)
 
 async def test_a_late_commit_is_not_deleted_by_the_process_that_gave_up() -> None:
     """Spark abandons a write whose commit failed: it does not know that the commit took place."""
-    for fault in (Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LATE, None):
+    for fault in (MetadataFault.UNAVAILABLE, MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LATE, None):
         at = 0
         while True:
             stage = Stage()

@@ -16,7 +16,7 @@ from tallybook.metadata.transactions.model import Transaction, View, read_view
 from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, SinkRecord, attempt_of, check_fits
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 
 ONCE = Transaction.once("8d0c-11")
 
@@ -25,11 +25,11 @@ class StoppedError(Exception):
     """The process has ended here."""
 
 
-class Counting(FaultyStore):
+class Counting(FaultyMetadataStore):
     """Does something before one of its calls."""
 
     def __init__(self, store: Any, at: int, then: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(store, Script([]), RealClock())
+        super().__init__(store, MetadataFaultScript([]), RealClock())
         self.calls, self.at, self.then = 0, at, then
 
     async def _begin(self, operation: str) -> Any:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tallybook.client.writer.actions import (
-    Action,
     ChangeEnsemble,
     Confirmed,
     Died,
@@ -17,6 +16,7 @@ from tallybook.client.writer.actions import (
     Replaced,
     Send,
     SendLater,
+    WriterAction,
 )
 from tallybook.client.writer.ensemble.members import MemberState
 from tallybook.client.writer.machine import WriterMachine
@@ -68,7 +68,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         for position in range(quorum.ensemble if connected else 0):
             self.take(self.machine.connected(position, 0.0))
 
-    def take(self, actions: list[Action]) -> None:
+    def take(self, actions: list[WriterAction]) -> None:
         for action in actions:
             match action:
                 case Send():

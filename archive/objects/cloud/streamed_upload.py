@@ -26,10 +26,10 @@ _PIECE_BYTES: Final = MIB
 
 
 class UploadAborted(Exception):
-    """The upload is aborted. Raised by the stream, and handled by ``StreamStore`` only."""
+    """The upload is aborted. Raised by the stream, and handled by ``UploadDestination`` only."""
 
 
-class StreamStore(Protocol):
+class UploadDestination(Protocol):
     """Destination of streams."""
 
     @property
@@ -44,9 +44,9 @@ class StreamStore(Protocol):
 
 
 class StreamedUpload:
-    """An ``Upload`` over a ``StreamStore``."""
+    """An ``Upload`` over a ``UploadDestination``."""
 
-    def __init__(self, store: StreamStore, key: str) -> None:
+    def __init__(self, store: UploadDestination, key: str) -> None:
         self._store = store
         self._begun = False
         self._gathered: list[memoryview] = []

@@ -33,7 +33,7 @@ PARTS_IN_FLIGHT: Final = 2
 
 
 class StreamedWrites:
-    """``Writes`` of one bucket, or of a prefix in it, and the ``StreamStore`` of its uploads.
+    """``Writes`` of one bucket, or of a prefix in it, and the ``UploadDestination`` of its uploads.
 
     Args:
         source: sends requests once.

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
-from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 from tallybook.runtime.tasks import Workers
 
@@ -103,7 +103,7 @@ class EncryptedStore:
         """Whether writes are encrypted."""
         return self._keys is not None
 
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, MetricValue]:
         """Readings of the header cache, for ``ARCHIVE_METRICS``."""
         return {
             "seals": len(self._known),

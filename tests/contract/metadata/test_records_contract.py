@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable
 from tallybook.metadata.rules import MAX_RECORD_BYTES, MAX_RECORD_NAME_BYTES, MAX_RECORD_SEGMENTS
-from tallybook.metadata.store import BadVersion, Ok, Record, RecordPage
+from tallybook.metadata.store import BadVersion, MetadataRecord, Ok, RecordPage
 
 ODD_NAMES = [
     "a", "streams/orders/eu", "größe/ü", "a/.", "../..", "b%2f/%", "zookeeper", "r-a/f-b", "a b/\t", "x\0y", "日本/🦫",
@@ -21,11 +21,11 @@ async def test_a_record_is_kept_under_any_name(world, name):
         assert await one.store.read_record(name) is None
         made = await one.store.write_record(name, b"\x00value", None)
         assert isinstance(made, Ok)
-        assert await other.store.read_record(name, linearizable=True) == Record(b"\x00value", made.version)
+        assert await other.store.read_record(name, linearizable=True) == MetadataRecord(b"\x00value", made.version)
         assert await other.store.list_records() == RecordPage((name,), complete=True)
         changed = await other.store.write_record(name, b"", made.version)
         assert changed.version > made.version
-        assert await one.store.read_record(name, linearizable=True) == Record(b"", changed.version)
+        assert await one.store.read_record(name, linearizable=True) == MetadataRecord(b"", changed.version)
         assert isinstance(await one.store.delete_record(name, changed.version), Ok)
         assert await other.store.read_record(name, linearizable=True) is None
         assert await other.store.list_records() == RecordPage((), complete=True)
@@ -52,7 +52,7 @@ async def test_a_record_is_made_once(world):
         [winner] = [n for n, result in enumerate(results) if isinstance(result, Ok)]
         assert results.count(BadVersion()) == 3
         found = await clients[0].store.read_record("archive/leader", linearizable=True)
-        assert found == Record(b"%d" % winner, results[winner].version)
+        assert found == MetadataRecord(b"%d" % winner, results[winner].version)
 
 
 async def test_only_the_version_that_was_read_is_written_over_or_deleted(world):
@@ -64,7 +64,7 @@ async def test_only_the_version_that_was_read_is_written_over_or_deleted(world):
             assert await client.store.write_record("a/b", b"3", version) == BadVersion()
             assert await client.store.delete_record("a/b", version) == BadVersion()
         assert await client.store.write_record("a/b", b"3", None) == BadVersion()
-        assert await client.store.read_record("a/b") == Record(b"2", now.version)
+        assert await client.store.read_record("a/b") == MetadataRecord(b"2", now.version)
 
 
 @pytest.mark.parametrize("name", ["never", "a", "a/b/c"])
@@ -165,7 +165,7 @@ async def test_what_does_not_fit_is_refused(world):
         for version in (None, made.version):
             with pytest.raises(InvalidArgument, match=f"{MAX_RECORD_BYTES + 1}"):
                 await client.store.write_record("a", bytes(MAX_RECORD_BYTES + 1), version)
-        assert await client.store.read_record("a") == Record(bytes(MAX_RECORD_BYTES), made.version)
+        assert await client.store.read_record("a") == MetadataRecord(bytes(MAX_RECORD_BYTES), made.version)
         for arguments in ({"limit": 0}, {"prefix": "\ud800"}, {"after": "\ud800"}):
             with pytest.raises(InvalidArgument):
                 await client.store.list_records(**arguments)
@@ -184,4 +184,4 @@ async def test_records_outlive_their_client_and_a_closed_client_answers_nothing(
         ):
             with pytest.raises(MetadataUnavailable):
                 await operation()
-        assert await other.store.read_record("a/b", linearizable=True) == Record(b"1", made.version)
+        assert await other.store.read_record("a/b", linearizable=True) == MetadataRecord(b"1", made.version)

@@ -16,7 +16,7 @@ from tallybook.metadata.transactions.model import Transaction, last_committed, r
 from tallybook.metadata.transactions.sink_record import MAX_LEDGERS_BYTES, SinkRecord
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyStore, Script
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 
 TTL_S = 100
 OLD_MS = TTL_S * 1000
@@ -27,7 +27,7 @@ OLD_MS = TTL_S * 1000
 class MetadataClientOf:
     """A client of which only the store matters."""
 
-    store: FaultyStore
+    store: FaultyMetadataStore
 
 
 class Party:
@@ -129,11 +129,11 @@ async def test_an_uncommitted_transaction_is_deleted_once_its_youngest_ledger_is
         assert stored is None or SinkRecord.decode("sales", stored.value).given_up == ()
 
 
-class Pausing(FaultyStore):
+class Pausing(FaultyMetadataStore):
     """A store whose client pauses before its so-and-so-many-th call, and later ones, while ``meanwhile`` happens."""
 
     def __init__(self, store, at, meanwhile):
-        super().__init__(store, Script([]), RealClock())
+        super().__init__(store, MetadataFaultScript([]), RealClock())
         self.left, self.meanwhile, self.paused = at, meanwhile, False
         self.over = asyncio.Event()
 
@@ -200,7 +200,7 @@ async def test_either_a_late_commit_or_the_cleanup_wins_completely(world, sink):
             async with world() as store:
                 clients = [await store.client() for _ in range(3)]
                 tidy_goes_on, commit_goes_on, done = await race(clients, sink, tidy_at, commit_at)
-                step = {"MemoryStore": 1, "SqliteStore": 6}.get(type(clients[0].store).__name__, 23)
+                step = {"MemoryMetadataStore": 1, "SqliteStore": 6}.get(type(clients[0].store).__name__, 23)
                 outcomes[done] += 1
                 commit_at += step
         tidy_at += step
@@ -213,7 +213,7 @@ async def test_a_commit_of_five_thousand_ledgers_fits_a_record_and_does_not_wait
     async with world() as store:
         # A node of ZooKeeper and a row of SQLite take as long to make in a test as in life: there, fewer.
         driver = type((await store.client()).store).__name__
-        count = 5_000 if driver == "MemoryStore" else 100
+        count = 5_000 if driver == "MemoryMetadataStore" else 100
         writer = Party(await store.client())
         transaction = Transaction("sales", 0)
         ledgers = await writer.write(transaction, count)

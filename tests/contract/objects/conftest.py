@@ -29,7 +29,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.port import ObjectStore, UnfinishedUpload
 from tallybook.archive.objects.retries import RetrySettings
@@ -258,7 +258,7 @@ def directory_place(root: Path, *, archive_keys: str = "") -> Iterator[Place]:
 @contextmanager
 def memory_place(keys: InMemoryKeys | None = None) -> Iterator[Place]:
     """An in-memory store that no other process can reach; with keys, its objects are encrypted."""
-    store: ObjectStore = MemoryStore(RealClock())
+    store: ObjectStore = MemoryObjectStore(RealClock())
     if keys is not None:
         store = EncryptedStore(store, InlineWorkers(), keys)
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from tallybook.archive.format.batch_rows import BatchAttributes
 from tallybook.archive.format.index_codec import (
     ArchivedLedger,
-    Directory,
+    IndexRoot,
     RowGroup,
     Run,
     batches_message,
@@ -111,13 +111,13 @@ def some_directories() -> Iterator[bytes]:
     """Directories of one ledger, and of several that share a row group."""
     part = IndexPart(50, 100, 200, 5)
     one = ArchivedLedger(7, b"metadata", 10, 100, 77, (Run(0, 0, 10, 0, part),))
-    yield directory_message(Directory("object", 17, (RowGroup(10, part),), (one,))).SerializeToString()
+    yield directory_message(IndexRoot("object", 17, (RowGroup(10, part),), (one,))).SerializeToString()
     more = (
         ArchivedLedger(7, b"metadata", 14, 100, 77, (Run(0, 0, 10, 0, part), Run(1, 0, 4, 10, part))),
         ArchivedLedger(8, b"", 0, 0, 0, ()),
         ArchivedLedger(9, b"metadata", 6, 100, 77, (Run(1, 4, 6, 0, part),)),
     )
-    yield directory_message(Directory("object", 17, (RowGroup(10, part), RowGroup(10, part)), more)).SerializeToString()
+    yield directory_message(IndexRoot("object", 17, (RowGroup(10, part), RowGroup(10, part)), more)).SerializeToString()
 
 
 @TARGET.decoder(

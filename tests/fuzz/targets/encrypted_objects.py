@@ -22,7 +22,7 @@ from tallybook.archive.objects.encryption.format import (
     wrap,
 )
 from tallybook.archive.objects.encryption.store import EncryptedStore
-from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, NewerFormat, ObjectDamaged
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
@@ -99,7 +99,7 @@ def frames(data: bytes) -> None:
 
 
 async def _read(record: bytes, stored: bytes) -> None:
-    below = MemoryStore(RealClock())
+    below = MemoryObjectStore(RealClock())
     await below.put(f"sealed/keys/{KEY}", record)
     await below.put(f"sealed/objects/{KEY}", stored)
     store = EncryptedStore(below, InlineWorkers(), HELD)

@@ -11,7 +11,7 @@ from tallybook.core.answers import Incarnation
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig
 from tallybook.core.quorum import Quorum
 from tallybook.gateway.ledgers.messages import ledger_message
-from tallybook.metadata.codec import BookieRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
+from tallybook.metadata.codec import StoredRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
 from tallybook.metadata.ledger.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from tallybook.metadata.store import BookieInfo, BookieMode, Deletion
@@ -105,8 +105,8 @@ def ledger(data: bytes) -> None:
 def some_bookies() -> Iterator[bytes]:
     """A registration."""
     info = BookieInfo("bookie-1", "127.0.0.1:1", Incarnation("uuid", 3), BookieMode.WRITABLE, "127.0.0.1:2", "rack", 5)
-    yield encode_bookie(BookieRegistration(info, "session"))
-    yield encode_bookie(BookieRegistration(replace(info, mode=BookieMode.READ_ONLY), ""))
+    yield encode_bookie(StoredRegistration(info, "session"))
+    yield encode_bookie(StoredRegistration(replace(info, mode=BookieMode.READ_ONLY), ""))
 
 
 @TARGET.decoder(

@@ -20,7 +20,7 @@ from tallybook.metadata.records.restored_store import RECORD as BEHIND
 from tallybook.metadata.records.restored_store import RestoreRecord, decode_restore_record, encode_restore_record
 from tallybook.metadata.records.security_required import decode_required
 from tallybook.metadata.rules import check_record_name
-from tallybook.metadata.store import Record, RecordPage
+from tallybook.metadata.store import MetadataRecord, RecordPage
 from tallybook.metadata.stream_use import stream_of
 from tallybook.metadata.transactions import sink_record
 from tallybook.metadata.transactions.model import read_clock
@@ -64,9 +64,9 @@ class OneRecord:
     """A metadata store with one record."""
 
     def __init__(self, name: str, value: bytes) -> None:
-        self._name, self._record = name, Record(value, 1)
+        self._name, self._record = name, MetadataRecord(value, 1)
 
-    async def read_record(self, name: str, **_how: object) -> Record | None:
+    async def read_record(self, name: str, **_how: object) -> MetadataRecord | None:
         """The record, if it is that."""
         return self._record if name == self._name else None
 
@@ -265,7 +265,7 @@ def small_records(data: bytes) -> None:
     attempt(DamagedFile, decode_required, data)
     attempt(DamagedFile, decode_restore_record, BEHIND, data)
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
-    attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
+    attempt(DamagedFile, Leadership._holder, leadership, MetadataRecord(data, 1))
     attempt(NewerFormat, finished, Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))
 
 
