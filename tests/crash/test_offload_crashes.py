@@ -24,9 +24,9 @@ from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, read_all
-from tallybook.sim.stage.steps import OBJECT_CHANGES, CallSteps, OffloadProcess, StepFault
 
 from ..sampling import sample
+from ..support.steps import OBJECT_CHANGES, CallSteps, OffloadProcess, StepFault
 
 T = TypeVar("T")
 

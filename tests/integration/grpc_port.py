@@ -27,10 +27,11 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.disk_bookie import KnownMetadata
-from tallybook.sim.stage.real_bookie import real_bookie
 from tallybook.wire import messages as wire
 from tallybook.wire.bookie_transport import SERVICE, bookie_transport
 from tallybook.wire.lanes import Lane
+
+from ..support.real_bookie import real_bookie
 
 DEADLINE_SECONDS = 30
 

@@ -12,7 +12,8 @@ from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.archive_keys import add_key
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 SEALED, PLAIN = (object_key(f"00000000-0000-4000-8000-{number:012d}", [number]) for number in (1, 2))
 TEXT = bytes(range(256)) * 300

@@ -14,7 +14,8 @@ from tallybook.core.answers import AddAnswer, EntryRange
 from tallybook.core.errors import EntryUnknown
 from tallybook.core.ids import MAX_ID
 from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
-from tallybook.sim.stage.real_bookie import RealBookie, real_bookie
+
+from ..support.real_bookie import RealBookie, real_bookie
 
 LEDGERS = range(1, 31)
 BATCHES, COUNT = 50, 2

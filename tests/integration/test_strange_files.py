@@ -19,7 +19,8 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.errors import OK_CODE, EntryAbsent, ForeignDirectory, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.sim.stage.disk_bookie import KnownMetadata
-from tallybook.sim.stage.real_bookie import RealBookie, real_bookie
+
+from ..support.real_bookie import RealBookie, real_bookie
 
 DEADLINE_SECONDS = 20
 STRANGERS = 100_000

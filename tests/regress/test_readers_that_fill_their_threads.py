@@ -16,7 +16,8 @@ from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.disk.port import Space
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
-from tallybook.sim.stage.real_bookie import real_bookie
+
+from ..support.real_bookie import real_bookie
 
 READ_THREADS = 2
 PATIENCE_SECONDS = 20

@@ -9,7 +9,8 @@ from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.offload.rekey import FAILED, SEALED, Rekeyed, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 KEY = object_key("00000000-0000-4000-8000-000000000001", [1])
 SEALED_KEY = f"sealed/objects/{KEY}"

@@ -22,7 +22,8 @@ from tallybook.offload import rekey as rekeying
 from tallybook.offload.rekey import FAILED, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 KEY = object_key("00000000-0000-4000-8000-000000000001", [1])
 TEXT = bytes(range(256)) * 300

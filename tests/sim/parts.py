@@ -23,9 +23,10 @@ from tallybook.repair.service import RepairService
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
-from tallybook.sim.stage.deliveries import DeliveryDriver
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
+
+from ..support.deliveries import DeliveryDriver
 
 
 async def written_ledger(client: Client, count: int, *, close: bool = False, **options: Any) -> LedgerWriter:

@@ -17,13 +17,13 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions.commit import commit
 from tallybook.metadata.transactions.model import Transaction
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.deliveries import DeliveryDriver, rows
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.delivery import deliveries
 from tallybook.stream.delivery.deliveries import Deliveries
 from tallybook.stream.delivery.record import PART, Delivery, DeliveryStage
 
+from ..support.deliveries import DeliveryDriver, rows
 from .parts import one_stream
 
 

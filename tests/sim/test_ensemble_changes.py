@@ -21,9 +21,9 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_reco
 from tallybook.metadata.store import MetadataStore, WriteResult
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.metadata_faults import AnswersLost, Gated, WritesRefused
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
+from ..support.metadata_faults import AnswersLost, Gated, WritesRefused
 from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})

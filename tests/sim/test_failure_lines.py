@@ -13,9 +13,9 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import gateways
 from tallybook.sim.stage.scenario import eventually, lines, scenario
 
+from ..support.gateways import gateways
 from .parts import one_stream
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from tallybook.client.client import Client
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.calls import FakeCall
-from tallybook.sim.stage.cancellation import each_cut
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import CLOSE, AppendCall, gateways, opening, records
 from tallybook.sim.stage.scenario import eventually, scenario
+
+from ..support.cancellation import each_cut
+from ..support.gateways import CLOSE, AppendCall, gateways, opening, records
 
 
 @scenario()

@@ -15,11 +15,11 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import CLOSE, COMMIT, AppendCall, SimGateway, gateways, opening, records, refusal
 from tallybook.sim.stage.scenario import eventually, lines, scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.records.record import Outgoing
 
+from ..support.gateways import CLOSE, COMMIT, AppendCall, SimGateway, gateways, opening, records, refusal
 from .parts import hold_commits, release_commits
 
 

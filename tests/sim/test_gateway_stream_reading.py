@@ -17,19 +17,10 @@ from tallybook.runtime.calls import CallFailed
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import (
-    CLOSE,
-    COMMIT,
-    NO_WAIT,
-    AppendCall,
-    SimGateway,
-    gateways,
-    opening,
-    records,
-    refusal,
-)
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import StreamStore
+
+from ..support.gateways import CLOSE, COMMIT, NO_WAIT, AppendCall, SimGateway, gateways, opening, records, refusal
 
 HOSTILE = ("", "/", "a//b", "..", "\x00", "line\nbreak", "e\u0301", "\u202e", " padded ", "x" * 256, "\N{DUCK}" * 64)
 

@@ -12,7 +12,11 @@ from tallybook.client.client import Client
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import (
+from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.stream import StreamStore
+
+from ..sampling import sample
+from ..support.gateways import (
     CLOSE,
     COMMIT,
     NO_WAIT,
@@ -24,10 +28,6 @@ from tallybook.sim.stage.gateways import (
     records,
     refusal,
 )
-from tallybook.sim.stage.scenario import eventually, lines, scenario
-from tallybook.stream import StreamStore
-
-from ..sampling import sample
 from .parts import hold_commits, release_commits
 
 

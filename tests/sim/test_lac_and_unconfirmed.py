@@ -34,9 +34,9 @@ from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import SystemRng
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
-from tallybook.sim.stage.tail import BackgroundTail
 
 from ..sampling import sample
+from ..support.tail import BackgroundTail
 from .parts import written_ledger
 
 

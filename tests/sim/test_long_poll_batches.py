@@ -12,7 +12,8 @@ from tallybook.core.answers import LacAnswer, ReadAnswer
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.sim.stage.tail import BackgroundTail
+
+from ..support.tail import BackgroundTail
 
 
 @pytest.fixture

@@ -23,10 +23,11 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.security.reauthorization import RECHECK_SECONDS
 from tallybook.sim.stage.calls import FakeCall
-from tallybook.sim.stage.cancellation import each_cut
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import AppendCall, gateways, opening, records, refusal
 from tallybook.sim.stage.scenario import SMALL, eventually, scenario
+
+from ..support.cancellation import each_cut
+from ..support.gateways import AppendCall, gateways, opening, records, refusal
 
 EVERYTHING = frozenset(Permission)
 

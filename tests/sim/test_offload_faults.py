@@ -42,11 +42,11 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, RandomObjectFaults, fits
 from tallybook.sim.stage.archive import ArchiveStage
-from tallybook.sim.stage.archive_keys import InMemoryKeys
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, read_all, scenario
-from tallybook.sim.stage.steps import CallSteps, OffloadProcess
 
+from ..support.archive_keys import InMemoryKeys
+from ..support.steps import CallSteps, OffloadProcess
 from .parts import closed_id as closed
 
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
-from tallybook.sim.stage.archive_keys import InMemoryKeys
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
+from ..support.archive_keys import InMemoryKeys
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader

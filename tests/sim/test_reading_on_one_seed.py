@@ -18,8 +18,8 @@ from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
-from tallybook.sim.stage.tail import BackgroundTail, MetadataOutage
 
+from ..support.tail import BackgroundTail, MetadataOutage
 from .parts import written_ledger
 
 

@@ -18,9 +18,10 @@ from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.faults.run_configuration import draw_configuration
 from tallybook.sim.oracle.budgets import check_budgets
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.cancellation import each_cut
 from tallybook.sim.stage.scenario import lines, read_all
 from tallybook.sim.workload.ledgers import ClientProcess
+
+from ..support.cancellation import each_cut
 
 CALM = replace(
     draw_configuration(SeededRng("calm")),

@@ -12,9 +12,9 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced
 from tallybook.metadata.ledger.model import Fragment
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.metadata_faults import Gated
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
+from ..support.metadata_faults import Gated
 from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})

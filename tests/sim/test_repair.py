@@ -27,9 +27,9 @@ from tallybook.sim.cluster.faulty_metadata import (
 )
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
-from tallybook.sim.stage.tail import MetadataOutage
 
 from ..sampling import sample
+from ..support.tail import MetadataOutage
 from .parts import closed, repair, restart, written_ledger
 
 QUICK = RepairSettings(lost_after_s=30, open_grace_s=20, interval_s=5, lease_s=6, check_period_s=0)

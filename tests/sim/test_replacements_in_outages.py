@@ -15,8 +15,8 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
-from tallybook.sim.stage.tail import MetadataOutage
 
+from ..support.tail import MetadataOutage
 from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 500})

@@ -28,11 +28,11 @@ from tallybook.sim.deterministic import SimNet, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import tiny_settings
-from tallybook.sim.stage.late_clock import LateClock
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 from tallybook.wire.lanes import Lane
 
+from ..support.late_clock import LateClock
 from .parts import hold_commits, release_commits
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000

@@ -21,7 +21,6 @@ from tallybook.core.errors import (
 from tallybook.metadata.transactions.commit import commit
 from tallybook.metadata.transactions.model import last_committed, read_sink
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.deliveries import DeliveryDriver, rows
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.delivery.record import (
@@ -34,6 +33,7 @@ from tallybook.stream.delivery.record import (
     staging,
 )
 
+from ..support.deliveries import DeliveryDriver, rows
 from .parts import delivering, one_stream
 
 

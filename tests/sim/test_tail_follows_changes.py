@@ -20,7 +20,8 @@ from tallybook.metadata.store import MetadataStore, Ok
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.sim.stage.tail import BackgroundTail, MetadataOutage
+
+from ..support.tail import BackgroundTail, MetadataOutage
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
 NEW = ("bookie-3", "bookie-4", "bookie-5")

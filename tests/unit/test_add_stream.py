@@ -18,10 +18,11 @@ from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.concurrency.loop_slices import SLICE_S
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.port import begin
-from tallybook.sim.deterministic.tracing import MemoryTracer
-from tallybook.sim.stage.late_clock import LateClock
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import FrameCache, add_cost_bytes
+
+from ..support.late_clock import LateClock
+from ..support.tracing import MemoryTracer
 
 CREDIT = 4 * MIB
 PAYLOAD = 60 * KIB

@@ -10,7 +10,8 @@ from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, MetadataOutcom
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import MetadataStore, Unknown
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from tallybook.offload.process import opened
 from tallybook.offload.service import OffloadService, status_of
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security.archive_keys import add_key
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from tallybook.core.batch import decode_header
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, InvalidArgument, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.tracing.port import whole
-from tallybook.sim.deterministic.tracing import MemoryTracer
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
+from ..support.tracing import MemoryTracer
 from .bookie_parts import hold_journal, on_a_bookie
 
 LOG = f"{ROOT}/ledgers/entrylog-0000000000000001.log"

@@ -20,7 +20,8 @@ from tallybook.core.errors import (
 )
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 KEY, OTHER = "ledgers/1-a", "ledgers/2-b"
 TEXT = bytes(range(256)) * 600

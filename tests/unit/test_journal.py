@@ -15,8 +15,8 @@ from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument, Invaria
 from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import Effect
-from tallybook.sim.journal_bench import DIRECTORY, LARGE, SETTINGS, JournalBench, batch, simulate
 
+from ..support.journal_bench import DIRECTORY, LARGE, SETTINGS, JournalBench, batch, simulate
 from .simulated import simulated
 
 

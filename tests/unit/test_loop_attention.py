@@ -8,7 +8,8 @@ import pytest
 
 from tallybook.client.writer.loop_attention import BEAT_S, LoopAttention
 from tallybook.sim.deterministic import World, run_seed
-from tallybook.sim.stage.late_clock import LateClock
+
+from ..support.late_clock import LateClock
 
 
 def played(body: Callable[[LateClock], Awaitable[None]]) -> Callable[[], None]:

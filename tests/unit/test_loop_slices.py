@@ -8,7 +8,8 @@ from functools import partial
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.concurrency.loop_slices import SLICE_S, SlicedCallbacks, sliced
 from tallybook.sim.deterministic import World, run_seed
-from tallybook.sim.stage.late_clock import LateClock
+
+from ..support.late_clock import LateClock
 
 
 def test_callbacks_run_in_order_and_others_go_between_two_slices() -> None:

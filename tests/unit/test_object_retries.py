@@ -10,7 +10,8 @@ from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable
 from tallybook.runtime.tracing.port import whole
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.deterministic import SimClock, run_seed
-from tallybook.sim.deterministic.tracing import MemoryTracer
+
+from ..support.tracing import MemoryTracer
 
 MIB = 1 << 20
 KEY = "ledgers/1"

@@ -14,7 +14,8 @@ from tallybook.offload import rekey as rekeying
 from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, Rekeyed, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ..support.archive_keys import InMemoryKeys
 
 OBJECTS = [object_key(f"00000000-0000-4000-8000-{number:012d}", [number]) for number in range(4)]
 TEXT = bytes(range(256)) * 300

@@ -10,8 +10,9 @@ from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, LedgersAtBookie
 from tallybook.core.errors import BookieUnavailable
 from tallybook.runtime.concurrency.loop_slices import SLICE_S
 from tallybook.sim.deterministic import World, run_seed
-from tallybook.sim.stage.late_clock import LateClock
 from tallybook.wire.messages import Attach
+
+from ..support.late_clock import LateClock
 
 
 class Carrier:

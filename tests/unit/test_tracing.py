@@ -31,12 +31,13 @@ from tallybook.runtime.tracing import otel
 from tallybook.runtime.tracing.catalogue import SPAN_NAMES, SPANS, TRACE_METRICS
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.runtime.tracing.port import NO_TRACER, begin, current_span, is_decided, part, under, whole
-from tallybook.sim.deterministic.tracing import MemoryTracer
 from tallybook.sim.stage.scenario import scenario
-from tallybook.sim.wire_bench import batch_of, bench, received, reply_on
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import FrameCache, frame_batches
 from tallybook.wire.lanes import Lane
+
+from ..support.tracing import MemoryTracer
+from ..support.wire_bench import batch_of, bench, received, reply_on
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER = "00-11111111111111111111111111111111-2222222222222222-01"

@@ -8,11 +8,12 @@ from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieUnavailable, DiskFailed, InvariantViolation, TallybookError
 from tallybook.core.limits import MAX_BATCH_BYTES
-from tallybook.sim.wire_bench import batch_of as batch
-from tallybook.sim.wire_bench import bench, reply_on
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import frame_batch
 from tallybook.wire.lanes import Lane
+
+from ..support.wire_bench import batch_of as batch
+from ..support.wire_bench import bench, reply_on
 
 
 class BrokenStore:

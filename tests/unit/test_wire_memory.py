@@ -20,12 +20,13 @@ from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, HeldLedge
 from tallybook.core.errors import BookieUnavailable, Busy, InvalidArgument
 from tallybook.core.limits import MAX_BATCH_BYTES, MIB
 from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
-from tallybook.sim.wire_bench import WINDOW_BYTES, bench, reply_on
-from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.wire import inspection
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import frame_batch
 from tallybook.wire.lanes import Lane
+
+from ..support.wire_bench import WINDOW_BYTES, bench, reply_on
+from ..support.wire_bench import batch_of as batch
 
 
 class Library:

@@ -12,12 +12,13 @@ from tallybook.core.access import Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, InvalidArgument, TallybookError, Unauthorized
 from tallybook.core.keys import key_verifier
 from tallybook.runtime.security.reauthorization import RECHECK_SECONDS
-from tallybook.sim.wire_bench import batch_of as batch
-from tallybook.sim.wire_bench import bench, reason_of, reply_on
 from tallybook.wire import inspection
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import WRITER_RETURN_SECONDS, frame_batch
 from tallybook.wire.lanes import Lane
+
+from ..support.wire_bench import batch_of as batch
+from ..support.wire_bench import bench, reason_of, reply_on
 
 KEY, WRONG = b"k" * 16, b"w" * 16
 

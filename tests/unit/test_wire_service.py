@@ -26,8 +26,6 @@ from tallybook.core.errors import (
 )
 from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
 from tallybook.proto import bookie_pb2 as pb
-from tallybook.sim.wire_bench import batch_of as batch
-from tallybook.sim.wire_bench import bench, reason_of, reply_on
 from tallybook.wire import inspection
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import (
@@ -41,6 +39,9 @@ from tallybook.wire.batches import (
 )
 from tallybook.wire.lanes import Lane
 from tallybook.wire.versions import SPOKEN, Versions, agreed
+
+from ..support.wire_bench import batch_of as batch
+from ..support.wire_bench import bench, reason_of, reply_on
 
 
 async def acks_on(stream, count: int) -> list[wire.Ack]:

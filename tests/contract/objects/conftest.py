@@ -37,7 +37,8 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.archive_keys import add_key
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.archive_keys import InMemoryKeys
+
+from ...support.archive_keys import InMemoryKeys
 
 BUCKET = "contract"
 CONTAINER = f"contract-{os.getpid()}"

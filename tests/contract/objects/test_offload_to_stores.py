@@ -24,7 +24,8 @@ from tallybook.sim.deterministic import World
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import read_all
-from tallybook.sim.stage.steps import CallSteps, OffloadProcess
+
+from ...support.steps import CallSteps, OffloadProcess
 
 SETTINGS = OffloadSettings(
     row_group_bytes=4 * MIB,

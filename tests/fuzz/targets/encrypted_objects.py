@@ -25,8 +25,8 @@ from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, NewerFormat, ObjectDamaged
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.security.archive_keys import KEY_BYTES, ArchiveKeys
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.archive_keys import InMemoryKeys
 
 from ..harness import REFUSED, Target, attempt, finished, same
 
@@ -34,8 +34,17 @@ TARGET = Target("encrypted_objects", words=(b"TBSK", b"\x01\x01\x10", b"k1", byt
 
 KEY = "ledgers/a.parquet"
 DATA_KEY = bytes(range(32))
-HELD = InMemoryKeys()
-WRAPPING = HELD.keys.keys["k1"]
+WRAPPING = b"\x01" * KEY_BYTES
+
+
+class OneKey:
+    """An ``ArchiveKeySource`` of one key."""
+
+    async def now(self, *, wanted: str = "") -> ArchiveKeys:
+        return ArchiveKeys("k1", {"k1": WRAPPING})
+
+
+HELD = OneKey()
 PLAIN = bytes(range(256)) * 3
 
 

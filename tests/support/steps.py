@@ -28,9 +28,8 @@ from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-
-from .archive import ArchiveStage
-from .scenario import SMALL
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.scenario import SMALL
 
 T = TypeVar("T")
 

@@ -33,10 +33,9 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.security.denial_log import DenialLog
-
-from .calls import FakeCall
-from .cluster import MemoryCluster
-from .scenario import SMALL
+from tallybook.sim.stage.calls import FakeCall
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL
 
 CLOSE = pb.StreamAppendRequest(close=pb.StreamAppendClose())
 COMMIT = pb.StreamAppendRequest(commit=pb.StreamCommit())
@@ -145,10 +144,10 @@ class SimGateway:
     async def die(self) -> None:
         """End at once like a killed process: nothing is closed."""
         # The stream store must not do any more work either.
-        await self.stores.default._tasks.close()  # noqa: SLF001
+        await self.stores.default._tasks.close()
         await self._calls.close()
         await self.tasks.close()
-        self.service._writers.abandon()  # noqa: SLF001
+        self.service._writers.abandon()
         self._dead = True
 
     async def close(self) -> None:

@@ -11,8 +11,7 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
-
-from .deterministic import Latency, SimClock, SimDisk, World, run_once
+from tallybook.sim.deterministic import Latency, SimClock, SimDisk, World, run_once
 
 DIRECTORY = "/data/journal"
 SETTINGS = JournalSettings(segment_bytes=16 * KIB, segment_count=4, max_commit_bytes=8 * KIB, seal_after_ms=50)

@@ -22,12 +22,11 @@ from tallybook.core.limits import KIB
 from tallybook.core.settings import AdmissionSettings, BookieSettings
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
+from tallybook.sim.deterministic import SimNet, World, run_seed
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import frame_batch
 from tallybook.wire.lanes import Lane
-
-from .deterministic import SimNet, World, run_seed
-from .memory_bookie.bookie import MemoryBookie
 
 WINDOW_BYTES: Final = 32 * KIB
 """Flow control window of a stream."""

@@ -16,8 +16,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
-
-from .disk_bookie import KnownMetadata
+from tallybook.sim.stage.disk_bookie import KnownMetadata
 
 
 @dataclass(frozen=True)

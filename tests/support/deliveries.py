@@ -15,13 +15,12 @@ from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions.commit import record_attempt
 from tallybook.runtime.rng import SystemRng
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL
 from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore
 from tallybook.stream.delivery.deliveries import Deliveries
 from tallybook.stream.delivery.record import PART, staging
-
-from .cluster import MemoryCluster
-from .scenario import SMALL
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:

@@ -6,10 +6,9 @@ import asyncio
 
 from tallybook.client.background import client_tasks
 from tallybook.metadata.store import LedgerWatch, MetadataStore
-
-from ..cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
-from .cluster import MemoryCluster
-from .scenario import SMALL, eventually
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually
 
 
 class MetadataOutage:

@@ -1,0 +1,14 @@
+"""Equipment that several folders of tests share, built on ``sim/``.
+
+    journal_bench     the journal alone, on a simulated disk
+    wire_bench        a bookie's service on a simulated network, with raw streams that may violate the protocol
+    real_bookie       a real bookie with RocksDB on the local disk
+    gateways          gateways on a MemoryCluster, and clients of their stream service
+    deliveries, tail  a Spark-like delivering process; a background reader whose metadata store can be cut off
+    steps             stops or disturbs an offloader at one of its calls
+    cancellation      cancels a coroutine at each of its awaits in turn
+    metadata_faults   metadata stores that delay, lose or refuse updates
+    archive_keys, late_clock, tracing    archive keys, a clock and a tracer in memory
+
+Tests import this relatively, and it imports no test. What a simulated run or a planted bug needs is in ``sim/``.
+"""
