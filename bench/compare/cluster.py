@@ -11,7 +11,7 @@ from typing import Any, Final
 from tallybook.core.errors import PeerError, check
 from tallybook.core.limits import MIB
 from tallybook.core.settings import StorageSettings
-from tallybook.runtime.metrics.parsing import fetch_metrics
+from tallybook.runtime.http.scrape import fetch_metrics
 
 from ..equipment.proc import peak_memory_bytes, written_bytes
 from ..equipment.programs import ProgramFailed, Server, module, run_json_lines

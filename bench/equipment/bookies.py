@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tallybook.core.errors import BookieUnavailable, PeerError
-from tallybook.runtime.metrics.parsing import fetch_metrics
+from tallybook.runtime.http.scrape import fetch_metrics
 
 from .programs import ProgramFailed, Server, module
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from tallybook.core.errors import PeerError
 from tallybook.core.limits import MIB
-from tallybook.runtime.metrics.parsing import fetch_metrics
+from tallybook.runtime.http.scrape import fetch_metrics
 
 from ..equipment.programs import ProgramFailed
 from ..gates import Figures

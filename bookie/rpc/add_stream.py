@@ -26,7 +26,6 @@ from tallybook.core.errors import (
 from tallybook.core.ids import IDENTITY_BYTES
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.stream_sender import StreamSender
 from tallybook.runtime.logging import logger
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.tasks import Tasks
@@ -35,6 +34,7 @@ from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import MessageStream
 from tallybook.wire.batches import add_cost_bytes
 from tallybook.wire.messages import Ack, Attach, decode_adds, encode_acks
+from tallybook.wire.stream_sender import StreamSender
 
 from ..port import LedgerStore
 from .load import ServiceLoad

@@ -34,7 +34,6 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY, check_entry_id, check_lac, check_ledger_id
 from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime.audit import audit
-from tallybook.runtime.concurrency.stream_sender import StreamSender
 from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.logging import logger
 from tallybook.runtime.security.denial_log import DenialLog
@@ -46,6 +45,7 @@ from tallybook.wire import inspection
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import MAX_FRAMES, MAX_LACS, add_cost_bytes
 from tallybook.wire.lanes import Lane
+from tallybook.wire.stream_sender import StreamSender
 
 from ..port import LedgerStore
 from .load import ServiceLoad

@@ -12,7 +12,7 @@ from tallybook.core.errors import RequestTimeout
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.parsing import fetch_metrics
+from tallybook.runtime.http.scrape import fetch_metrics
 from tallybook.runtime.tasks import ThreadWorkers
 
 from ..local.launcher import LocalCluster

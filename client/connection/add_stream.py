@@ -17,13 +17,13 @@ from tallybook.core.batch import peek_ids
 from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
-from tallybook.runtime.concurrency.stream_sender import StreamSender
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.catalogue import REQUEST
 from tallybook.runtime.tracing.port import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
 from tallybook.wire.batches import FORMERLY_ATTACHED_LEDGERS, MAX_ATTACHES, MAX_DETACHES, FrameCache, add_cost_bytes
 from tallybook.wire.messages import Ack, Attach, decode_acks, encode_attach, encode_detached, encode_traced
+from tallybook.wire.stream_sender import StreamSender
 
 from ..load import ClientLoad
 from .add_window import AddWindow

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 from tallybook.core.errors import Busy, ProtocolViolation, RequestTimeout, TallybookError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.concurrency.progress_deadline import ProgressTracker, timeout_at
-from tallybook.runtime.concurrency.stream_sender import StreamSender
 from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.catalogue import REQUEST
@@ -39,6 +38,7 @@ from tallybook.wire.messages import (
     decode_reply,
     encode_request,
 )
+from tallybook.wire.stream_sender import StreamSender
 
 from ..load import ClientLoad
 

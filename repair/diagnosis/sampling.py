@@ -18,7 +18,7 @@ from tallybook.core.errors import MetadataUnavailable, PeerError
 from tallybook.metadata.metered_store import METADATA_METRICS, MetadataLoad
 from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.http.client import HttpClient
-from tallybook.runtime.metrics.parsing import parse_series
+from tallybook.runtime.http.scrape import parse_series
 from tallybook.runtime.metrics.registry import StatsCollector
 from tallybook.runtime.security.process_security import open_security
 from tallybook.runtime.tasks import InlineWorkers, Workers

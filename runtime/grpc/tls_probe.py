@@ -6,8 +6,8 @@ import asyncio
 import ssl
 from typing import Final
 
-from ..http.tls_contexts import new_client_context
 from ..security.identity import CertificateSource
+from ..security.tls_contexts import new_client_context
 
 _SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.2

@@ -18,8 +18,8 @@ from typing import Any, Final
 from tallybook.core.errors import BookieUnavailable, Outcome, ProtocolViolation
 
 from ..security.identity import CertificateSource
+from ..security.tls_contexts import client_context
 from ..tasks import ThreadWorkers
-from .tls_contexts import client_context
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 """Maximum size of an answer; those of our processes have some 100 kB."""

@@ -22,9 +22,9 @@ from tallybook.core.certificate_names import CertificateName, NameKind
 from tallybook.core.errors import InvalidArgument, Outcome, RequestTimeout
 
 from ..security.connection_table import ConnectionTable, TrackedConnection
+from ..security.tls_contexts import is_resumed
 from .endpoints import failed
 from .load import RESUMED, TIME, HttpLoad
-from .tls_contexts import is_resumed
 
 HEAD_SECONDS: Final = 10.0
 """Limit from the connection, or the answer before, until the head of a request has arrived."""

@@ -34,13 +34,13 @@ from ..security.connection_table import ConnectionTable, DropLog
 from ..security.denial_log import HTTP, REFUSAL_METRICS, DenialLog
 from ..security.identity import ServerSecurity
 from ..security.in_flight import RequestsInFlight
+from ..security.tls_contexts import server_context
 from ..tasks import Tasks
 from .endpoints import HttpApi, headers_of, status_of
 from .guard import EndpointGuard, RequestFilter
 from .load import HEALTH, HTTP_METRICS, METRICS, HttpLoad
 from .protocol import MAX_CONNECTIONS, MAX_WAITING, MAX_WAITING_PER_PEER, BoundedProtocol
 from .tls import TlsPort
-from .tls_contexts import server_context
 
 CLOSE_SECONDS: Final = 2.0
 _METRICS: Final = "/metrics"

@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from tallybook.core.errors import InvariantViolation
 
 from ..clock import Clock, RealClock
-from ..process_memory.heap import heap_usage
 from .catalogue import MetricInfo, MetricKind
+from .heap import heap_usage
 from .histogram import Histogram
 from .rendering import CatalogueText, series_lines
 from .usage import MetricValue, Series

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from tallybook.core.access import AccessFile, AccessRules
 from tallybook.core.errors import InvalidConfig
 
-from ..http.tls_contexts import client_context, server_material
 from ..settings import validation_messages
 from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS, ZOOKEEPER, ZOOKEEPER_READER, Files
 from .identity import Identity
+from .tls_contexts import client_context, server_material
 from .tokens import TokenKeys
 
 

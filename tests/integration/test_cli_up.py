@@ -13,7 +13,7 @@ from contextlib import closing
 
 import pytest
 
-from tallybook.runtime.metrics.parsing import parse_series
+from tallybook.runtime.http.scrape import parse_series
 
 LINES = b"".join(b"%d\n" % number for number in range(20_000))
 

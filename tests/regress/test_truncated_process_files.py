@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.cli.local.launcher import last_error, read_run_file
-from tallybook.runtime.metrics.parsing import parse_metrics
+from tallybook.runtime.http.scrape import parse_metrics
 
 
 @pytest.mark.parametrize("text", ["bad x", "bad 1e", "bad 1.2.3", "bad __import__"])

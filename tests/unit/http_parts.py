@@ -13,8 +13,8 @@ import pytest
 from tallybook.core.access import Limits, Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, Unauthenticated
 from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, HttpApi, StaticPage
+from tallybook.runtime.http.scrape import parse_series
 from tallybook.runtime.http.server import HttpServer
-from tallybook.runtime.metrics.parsing import parse_series
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Tasks
 

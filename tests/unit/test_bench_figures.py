@@ -9,7 +9,7 @@ from tallybook.bench.equipment.programs import ProgramFailed, parse_json_lines
 from tallybook.bench.gates import PEER, TALLYBOOK, Gate, Measurement, judge
 from tallybook.cli.measure.latency import Latencies, median, percentile
 from tallybook.core.errors import InvalidArgument
-from tallybook.runtime.metrics.parsing import parse_metrics
+from tallybook.runtime.http.scrape import parse_metrics
 
 FASTER = Gate("adds-1KiB", "entries_per_s", 2.0, at_least=True)
 QUICKER = Gate("alone", "p99_ms", 1.0, at_least=False)

@@ -5,9 +5,9 @@ import json
 from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.gateway.console.scrape import NUMBERS, TIMES, times
 from tallybook.repair.diagnosis.samples import Point, Sample
+from tallybook.runtime.http.scrape import parse_series
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import Histogram
-from tallybook.runtime.metrics.parsing import parse_series
 from tallybook.runtime.metrics.registry import Metrics
 
 

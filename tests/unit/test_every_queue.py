@@ -101,7 +101,7 @@ EXCUSED = {
     "runtime/blocking/iteration.py:Producer._items": "a few items ahead of one thread",
     "runtime/concurrency/loop_slices.py:SlicedCallbacks._due": "one callback for each writer with something to do",
     "runtime/concurrency/async_iterators.py:ItemReader._left": "what is left of one group of items",
-    "runtime/http/tls_contexts.py:server_material": "four TLS contexts",
+    "runtime/security/tls_contexts.py:server_material": "four TLS contexts",
     "wire/batches.py:FrameCache._frames": "two MiB of what was sent last, for each client",
     "stream/delivery/deliveries.py:Deliveries._append.pending": "records of one batch, within the budget of a client",
     "stream/reader/handle.py:StreamReader._taken": "what one step has brought",

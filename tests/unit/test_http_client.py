@@ -12,8 +12,8 @@ import pytest
 
 from tallybook.core.errors import BookieUnavailable, PeerError, ProtocolViolation
 from tallybook.runtime.http.client import HttpClient, fetch_text
+from tallybook.runtime.http.scrape import fetch_metrics
 from tallybook.runtime.http.server import HttpServer
-from tallybook.runtime.metrics.parsing import fetch_metrics
 from tallybook.runtime.metrics.registry import Metrics
 
 from .http_parts import running

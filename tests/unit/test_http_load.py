@@ -11,8 +11,8 @@ from tallybook.runtime.http import protocol as http_protocol
 from tallybook.runtime.http import server as http
 from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest
 from tallybook.runtime.http.load import HTTP_METRICS, READS, HttpLoad
+from tallybook.runtime.http.scrape import parse_series
 from tallybook.runtime.http.server import HttpServer
-from tallybook.runtime.metrics.parsing import parse_series
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.authority import Subject
 from tallybook.runtime.security.process_security import open_security

@@ -24,12 +24,12 @@ from tallybook.repair.auditor import AuditReport
 from tallybook.repair.metrics import repair_readings as repair_numbers
 from tallybook.repair.replicator import ReplicatorTotals
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.http.scrape import parse_metrics
 from tallybook.runtime.http.server import HttpServer
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
-from tallybook.runtime.metrics.parsing import parse_metrics
+from tallybook.runtime.metrics.heap import heap_usage
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.metrics.usage import Meter
-from tallybook.runtime.process_memory.heap import heap_usage
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 

@@ -18,11 +18,11 @@ from cryptography.x509.oid import NameOID
 from tallybook.core.access import Presented, Role
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
-from tallybook.runtime.http.tls_contexts import client_context, server_context
 from tallybook.runtime.security import material
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES, read_files
 from tallybook.runtime.security.process_security import open_security, zookeeper_users
+from tallybook.runtime.security.tls_contexts import client_context, server_context
 
 DAY = timedelta(days=1)
 

@@ -21,7 +21,7 @@ from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
 from tallybook.core.settings import BookieSettings, ClientSettings, GatewaySettings, OffloadSettings, RepairSettings
 from tallybook.core.trace_option import parse_traces
 from tallybook.repair.diagnosis.sampling import points_in
-from tallybook.runtime.metrics.parsing import parse_metrics
+from tallybook.runtime.http.scrape import parse_metrics
 from tallybook.runtime.settings import ENVIRONMENT_PREFIX, LEVEL_SEPARATOR, load_settings
 from tallybook.runtime.tracing.traceparent import decode_traceparent
 from tallybook.spark.streams.bounds import bounds_of, parse_bound
@@ -248,8 +248,8 @@ def some_outputs() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "runtime/metrics/parsing.py:parse_metrics",
-    "runtime/metrics/parsing.py:parse_series",
+    "runtime/http/scrape.py:parse_metrics",
+    "runtime/http/scrape.py:parse_series",
     "repair/diagnosis/sampling.py:points_in",
     "cli/local/launcher.py:read_run_file",
     "cli/local/launcher.py:last_error",

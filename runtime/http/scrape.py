@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..http.client import fetch_text
+from .client import fetch_text
 
 FETCH_SECONDS: Final = 10.0
 

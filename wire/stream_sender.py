@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tallybook.core.errors import BookieUnavailable
-
-from ..logging import logger
-from ..tasks import Tasks
-from ..transport import MessageStream
+from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import MessageStream
 
 Compose: TypeAlias = Callable[[], bytes | None]
 """Returns the next message, or ``None`` if there is nothing to send now."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from ..security.identity import CertificateSource, Identity
+from .identity import CertificateSource, Identity
 
 
 def server_context(certified: CertificateSource) -> ssl.SSLContext:
