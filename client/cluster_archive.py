@@ -20,10 +20,10 @@ from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import ThreadWorkers
-from tallybook.runtime.tracing.catalogue import ARCHIVE
 from tallybook.runtime.tracing.port import part
 
 from .background import client_tasks
+from .spans import ARCHIVE
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.credentials import StoreCredentials

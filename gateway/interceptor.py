@@ -26,7 +26,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rate_limited_log import LogRateLimiter
 from tallybook.runtime.security.reauthorization import run_while_authorized
-from tallybook.runtime.tracing.catalogue import CALL
+from tallybook.runtime.tracing.catalogue import SpanInfo
 from tallybook.runtime.tracing.port import NO_TRACER, Span, SpanKind, Tracer, begin, whole
 from tallybook.runtime.tracing.traceparent import decode_traceparent
 
@@ -40,6 +40,13 @@ AuthorizedHandler: TypeAlias = Callable[[AuthorizedCall], Awaitable[None]]
 
 STREAMING_METHODS: Final = frozenset({"Append", "Read", "Subscribe", "Tail"})
 """Streaming methods."""
+
+CALL: Final = SpanInfo(
+    "gateway.call",
+    "gateway",
+    "A unary call of a client, or a stream that its client traces.",
+    ("method", "peer", "cancelled"),
+)
 
 _NOTHING: Final = nullcontext()
 
@@ -185,7 +192,7 @@ def span_of(tracer: Tracer, method: str, call: Call) -> AbstractContextManager[S
         return _NOTHING
     traceparent = call.presented.traceparent
     if traceparent and decode_traceparent(traceparent) is not None:
-        return whole(tracer.follow(traceparent, CALL, method=method, peer=call.peer))
+        return whole(tracer.follow(traceparent, CALL.name, method=method, peer=call.peer))
     if method.rpartition("/")[2] in STREAMING_METHODS:
         return _NOTHING
-    return begin(tracer, CALL, SpanKind.SERVER, method=method, peer=call.peer)
+    return begin(tracer, CALL.name, SpanKind.SERVER, method=method, peer=call.peer)

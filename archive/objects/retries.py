@@ -27,7 +27,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.metrics.usage import BusyTimer, Meter
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tracing.catalogue import OBJECT_READ
+from tallybook.runtime.tracing.catalogue import SpanInfo
 from tallybook.runtime.tracing.port import SpanKind, current_span, part
 
 from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
@@ -36,6 +36,14 @@ T = TypeVar("T")
 
 MIN_BYTES_PER_SECOND: Final = MIB
 """Assumed minimum throughput: every deadline is extended by the time that its bytes take at this rate."""
+
+OBJECT_READ: Final = SpanInfo(
+    "objects.read",
+    "client",
+    "Ranges read from the object store, including all attempts.",
+    ("store", "object", "offset", "ranges", "bytes", "cancelled"),
+    ("try failed",),
+)
 
 _SECOND: Final = 1.0
 
@@ -300,7 +308,7 @@ class RetryingStore:
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
         """Read a range of an object."""
-        with part(OBJECT_READ, SpanKind.CLIENT) as span:
+        with part(OBJECT_READ.name, SpanKind.CLIENT) as span:
             if span is not None:
                 span.set(store=self.url, object=key, ranges=1, offset=offset, bytes=size)
             await self.retries.bytes.take(size)
@@ -311,7 +319,7 @@ class RetryingStore:
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read ranges of an object; retries all of them if one fails."""
         size = sum(size for _, size in ranges)
-        with part(OBJECT_READ, SpanKind.CLIENT) as span:
+        with part(OBJECT_READ.name, SpanKind.CLIENT) as span:
             if span is not None and ranges:
                 span.set(store=self.url, object=key, ranges=len(ranges), offset=ranges[0][0], bytes=size)
             await self.retries.bytes.take(size)

@@ -29,7 +29,6 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing.catalogue import SERVE
 from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import MessageStream
 from tallybook.wire.batches import add_cost_bytes
@@ -37,6 +36,7 @@ from tallybook.wire.messages import Ack, Attach, decode_adds, encode_acks
 from tallybook.wire.stream_sender import StreamSender
 
 from ..port import LedgerStore
+from ..spans import SERVE
 from .load import ServiceLoad
 
 _MAX_ACKS_IN_MESSAGE: Final = 4096

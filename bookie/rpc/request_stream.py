@@ -38,7 +38,6 @@ from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.logging import logger
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing.catalogue import SERVE
 from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import MessageStream
 from tallybook.wire import inspection
@@ -48,6 +47,7 @@ from tallybook.wire.lanes import Lane
 from tallybook.wire.stream_sender import StreamSender
 
 from ..port import LedgerStore
+from ..spans import SERVE
 from .load import ServiceLoad
 from .long_poll import with_batches
 from .principal_quota import StreamQuota

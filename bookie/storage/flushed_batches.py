@@ -14,9 +14,9 @@ from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
 from tallybook.runtime.metrics.usage import Meter
-from tallybook.runtime.tracing.catalogue import ENTRY_LOG, INDEX
 from tallybook.runtime.tracing.port import part
 
+from ..spans import ENTRY_LOG, INDEX
 from .index.port import MAX_FIND_ROWS, Index
 from .index.survey import RowKey
 from .location import IndexRow

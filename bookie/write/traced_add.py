@@ -11,10 +11,10 @@ The stream that received the add has the span of the request itself.
 from __future__ import annotations
 
 from tallybook.core.errors import error_class
-from tallybook.runtime.tracing.catalogue import JOURNAL, JOURNAL_WRITE
 from tallybook.runtime.tracing.port import Span
 
 from ..journal.group_commit import Commit
+from ..spans import JOURNAL, JOURNAL_WRITE
 
 
 class TracedAdd:

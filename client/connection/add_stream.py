@@ -18,7 +18,6 @@ from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, er
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing.catalogue import REQUEST
 from tallybook.runtime.tracing.port import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
 from tallybook.wire.batches import FORMERLY_ATTACHED_LEDGERS, MAX_ATTACHES, MAX_DETACHES, FrameCache, add_cost_bytes
@@ -26,6 +25,7 @@ from tallybook.wire.messages import Ack, Attach, decode_acks, encode_attach, enc
 from tallybook.wire.stream_sender import StreamSender
 
 from ..load import ClientLoad
+from ..spans import REQUEST
 from .add_window import AddWindow
 
 _JOINED_BYTES: Final = 64 * 1024

@@ -22,7 +22,6 @@ from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.concurrency.progress_deadline import ProgressTracker, timeout_at
 from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing.catalogue import REQUEST
 from tallybook.runtime.tracing.port import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
 from tallybook.wire.batches import add_cost_bytes
@@ -41,6 +40,7 @@ from tallybook.wire.messages import (
 from tallybook.wire.stream_sender import StreamSender
 
 from ..load import ClientLoad
+from ..spans import REQUEST
 
 MAX_DEADLINES: Final = 12
 """How many times its deadline a recovery request may take while copies for other recoveries arrive."""

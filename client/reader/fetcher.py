@@ -31,11 +31,11 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.untrusted_copies import trusted_until
-from tallybook.runtime.tracing.catalogue import READ
 from tallybook.runtime.tracing.port import begin
 
 from ..connection.port import BookieConnection
 from ..ports import LedgerArchive
+from ..spans import READ
 from .context import ReaderContext
 from .machine import ReadAttempt, SpeculationPolicy
 from .replicas import Replicas

@@ -10,9 +10,9 @@ from typing import Any
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import TallybookError
-from tallybook.runtime.tracing.catalogue import ADD
 from tallybook.runtime.tracing.port import Span, Tracer
 
+from ..spans import ADD
 from .appends import AppendGroup, Appends, PendingAppend
 
 

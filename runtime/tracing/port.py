@@ -8,7 +8,7 @@ Only code that starts a root needs a tracer. All other code uses the *current* s
 that it starts. Most requests are not sampled and have none; then a part costs one lookup: no clock is read, no name is
 built and nothing is sent. ``otel`` implements real spans.
 
-All span names and attributes are in ``catalogue``.
+Each part has a catalogue of its spans and their attributes (``catalogue``).
 """
 
 from __future__ import annotations

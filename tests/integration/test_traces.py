@@ -20,7 +20,9 @@ from tallybook.core.settings import ClientSettings, GatewaySettings
 from tallybook.gateway.server import serving
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
-from tallybook.runtime.tracing.catalogue import MAX_ATTRIBUTE_CHARACTERS, PREFIX, SPAN_NAMES
+from tallybook.runtime.tracing.catalogue import MAX_ATTRIBUTE_CHARACTERS, PREFIX
+
+from ..spans import SPAN_NAMES
 
 PATIENCE_SECONDS = 20
 NOW = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=0")

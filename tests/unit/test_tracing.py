@@ -28,7 +28,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger, set_up_logging
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import otel
-from tallybook.runtime.tracing.catalogue import SPAN_NAMES, SPANS, TRACE_METRICS
+from tallybook.runtime.tracing.catalogue import TRACE_METRICS
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.runtime.tracing.port import NO_TRACER, begin, current_span, is_decided, part, under, whole
 from tallybook.sim.stage.scenario import scenario
@@ -36,6 +36,7 @@ from tallybook.wire import messages as wire
 from tallybook.wire.batches import FrameCache, frame_batches
 from tallybook.wire.lanes import Lane
 
+from ..spans import SPAN_NAMES, SPANS
 from ..support.tracing import MemoryTracer
 from ..support.wire_bench import batch_of, bench, received, reply_on
 
