@@ -18,14 +18,8 @@ from google.protobuf.message import DecodeError, Message
 
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import (
-    Busy,
-    InvalidArgument,
-    InvariantViolation,
-    ProtocolViolation,
-    TallybookError,
-    error_from_wire,
-)
+from tallybook.core.error_codes import error_from_wire
+from tallybook.core.errors import Busy, InvalidArgument, InvariantViolation, ProtocolViolation, TallybookError
 from tallybook.core.ids import IDENTITY_BYTES, NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.proto import bookie_pb2 as pb

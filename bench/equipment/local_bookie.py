@@ -19,7 +19,8 @@ from tallybook.bookie.process.server import IndexThreads
 from tallybook.bookie.process.world import BookieWorld
 from tallybook.bookie.storage.index.port import Index
 from tallybook.core.answers import AddAnswer
-from tallybook.core.errors import Busy, check, error_from_wire
+from tallybook.core.error_codes import error_from_wire
+from tallybook.core.errors import Busy, check
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.settings import BookieSettings
 from tallybook.runtime.clock import RealClock

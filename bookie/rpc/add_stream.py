@@ -15,14 +15,8 @@ from tallybook.core.access import Permission, Principal
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.batch import Buffer, peek_ids
-from tallybook.core.errors import (
-    AccessDenied,
-    InvariantViolation,
-    ProtocolViolation,
-    TallybookError,
-    Unauthorized,
-    error_class,
-)
+from tallybook.core.error_codes import error_class
+from tallybook.core.errors import AccessDenied, InvariantViolation, ProtocolViolation, TallybookError, Unauthorized
 from tallybook.core.ids import IDENTITY_BYTES
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock

@@ -19,6 +19,7 @@ from tallybook.core.access import Permission, Principal
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer
+from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import (
     OK_CODE,
     AccessDenied,
@@ -29,7 +30,6 @@ from tallybook.core.errors import (
     ProtocolViolation,
     TallybookError,
     Unauthorized,
-    error_from_wire,
 )
 from tallybook.core.ids import NO_ENTRY, check_entry_id, check_lac, check_ledger_id
 from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB

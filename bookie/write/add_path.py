@@ -27,6 +27,7 @@ from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.coverage import sometimes
+from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import (
     OK_CODE,
     BookieUnavailable,
@@ -40,7 +41,6 @@ from tallybook.core.errors import (
     OtherLedger,
     TallybookError,
     Unauthorized,
-    error_from_wire,
     is_defect,
 )
 from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY

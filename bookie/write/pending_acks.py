@@ -17,7 +17,8 @@ from typing import Final, Protocol
 
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, AddCallback
-from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defect
+from tallybook.core.error_codes import error_from_wire
+from tallybook.core.errors import OK_CODE, DiskFailed, is_defect
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.metrics.histogram import Histogram

@@ -10,7 +10,7 @@ The stream that received the add has the span of the request itself.
 
 from __future__ import annotations
 
-from tallybook.core.errors import error_class
+from tallybook.core.error_codes import error_class
 from tallybook.runtime.tracing.port import Span
 
 from ..journal.group_commit import Commit

@@ -25,14 +25,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from tallybook.core.errors import (
-    BookieUnavailable,
-    DirectoryInUse,
-    DiskFailed,
-    InvalidArgument,
-    TallybookError,
-    error_from_wire,
-)
+from tallybook.core.error_codes import error_from_wire
+from tallybook.core.errors import BookieUnavailable, DirectoryInUse, DiskFailed, InvalidArgument, TallybookError
 from tallybook.metadata.records.format import check_format
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.runtime.clock import Clock

@@ -14,7 +14,8 @@ from typing import Final
 
 from tallybook.core.answers import AddAnswer, AddCallback, AddNotSent
 from tallybook.core.batch import peek_ids
-from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
+from tallybook.core.error_codes import error_class
+from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
 from tallybook.runtime.tasks import Tasks

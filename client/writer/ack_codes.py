@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tallybook.core.error_codes import error_class, error_classes, error_from_wire
 from tallybook.core.errors import (
     AccessDenied,
     BookieUnavailable,
@@ -19,9 +20,6 @@ from tallybook.core.errors import (
     NewerFormat,
     RequestTimeout,
     TallybookError,
-    error_class,
-    error_classes,
-    error_from_wire,
 )
 
 CONNECTION_CODES: Final = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))

@@ -27,15 +27,8 @@ from collections.abc import Mapping, Sequence
 
 from tallybook.core.answers import AddAnswer, AddNotSent, Incarnation
 from tallybook.core.coverage import sometimes
-from tallybook.core.errors import (
-    EntryTooLarge,
-    InvalidBatch,
-    NotEnoughBookies,
-    Outcome,
-    TallybookError,
-    check,
-    error_class,
-)
+from tallybook.core.error_codes import error_class
+from tallybook.core.errors import EntryTooLarge, InvalidBatch, NotEnoughBookies, Outcome, TallybookError, check
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, MissedRange

@@ -11,7 +11,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import TallybookError, error_class, error_classes
+from tallybook.core.error_codes import error_class, error_classes
+from tallybook.core.errors import TallybookError
 
 from .usage import MetricValue
 

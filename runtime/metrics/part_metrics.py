@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from tallybook.core.errors import TallybookError, error_classes
+from tallybook.core.error_codes import error_classes
+from tallybook.core.errors import TallybookError
 
 from .catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics, meter_metrics
 from .histogram import Histogram

@@ -24,15 +24,8 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import (
-    OK_CODE,
-    EntryAbsent,
-    EntryTooLarge,
-    NoSuchLedger,
-    PeerError,
-    StorageError,
-    error_class,
-)
+from tallybook.core.error_codes import error_class
+from tallybook.core.errors import OK_CODE, EntryAbsent, EntryTooLarge, NoSuchLedger, PeerError, StorageError
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 
 from .oracle import Oracle

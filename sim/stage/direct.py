@@ -35,7 +35,8 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice, decode_header
-from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
+from tallybook.core.error_codes import error_from_wire
+from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.progress_deadline import ProgressTracker

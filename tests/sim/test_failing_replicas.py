@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import (
     EntryUnknown,
     InvalidArgument,
@@ -12,7 +13,6 @@ from tallybook.core.errors import (
     NoSuchLedger,
     TallybookError,
     Unauthorized,
-    error_from_wire,
 )
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario

@@ -10,6 +10,7 @@ from tallybook.client.writer.policy import WriterPolicy
 from tallybook.core import errors as e
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
+from tallybook.core.error_codes import error_classes
 from tallybook.core.quorum import Quorum
 
 ENDS, WAITS, CONNECTS, LOSES = "the writer ends", "asked again later", "connected to again", "lost, and replaced"
@@ -56,7 +57,7 @@ def meaning(actions: list[WriterAction]) -> str:
     return {frozenset({SendLater}): WAITS, frozenset({Reconnect}): CONNECTS}[frozenset(kinds)]
 
 
-@pytest.mark.parametrize("error", e.error_classes(), ids=lambda error: error.__name__)
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
 def test_every_error_means_to_a_writer_what_its_class_says(error: type[e.TallybookError]) -> None:
     machine = machine_with_a_batch(good_batch())
     actions = machine.refused(0, AddAnswer(1, 0, 1, error.wire_code), 1.0)

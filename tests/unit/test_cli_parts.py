@@ -21,6 +21,7 @@ from tallybook.cli.local.launcher import LocalCluster
 from tallybook.cli.options import assigned, read_password
 from tallybook.cli.output import table
 from tallybook.cli.progress import Progress
+from tallybook.core.error_codes import error_class
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -31,7 +32,6 @@ from tallybook.core.errors import (
     InvariantViolation,
     Outcome,
     TallybookError,
-    error_class,
 )
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.core.settings import BookieSettings

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tallybook.core import errors
+from tallybook.core.error_codes import error_class, error_from_wire
 from tallybook.core.errors import (
     OK_CODE,
     Busy,
@@ -18,8 +19,6 @@ from tallybook.core.errors import (
     Outcome,
     RequestTimeout,
     TallybookError,
-    error_class,
-    error_from_wire,
 )
 
 # A number between processes is never changed and never used again: this list only ever grows.

@@ -13,7 +13,7 @@ from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.client.load import METRICS, ClientLoad
 from tallybook.client.stats import CLIENT_METRICS
 from tallybook.core.access import OpenAccess
-from tallybook.core.errors import error_classes
+from tallybook.core.error_codes import error_classes
 from tallybook.core.settings import GatewaySettings
 from tallybook.core.settings.types import MAX_DIRECTORIES
 from tallybook.gateway.limits import LimitUsage

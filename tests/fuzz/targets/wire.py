@@ -22,7 +22,8 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice, encode_batch
-from tallybook.core.errors import Busy, InvariantViolation, ProtocolViolation, StreamOwned, TallybookError, error_class
+from tallybook.core.error_codes import error_class
+from tallybook.core.errors import Busy, InvariantViolation, ProtocolViolation, StreamOwned, TallybookError
 from tallybook.wire import messages
 from tallybook.wire.batches import frame_batch, frame_batches, split_batches
 from tallybook.wire.inspection import (
@@ -117,7 +118,7 @@ def some_welcomes() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "wire/messages.py:decode_welcome",
-    "core/errors.py:error_from_wire",
+    "core/error_codes.py:error_from_wire",
     "wire/messages.py:_error_of",
     seeds=some_welcomes,
 )
@@ -215,7 +216,7 @@ def some_replies() -> Iterator[bytes]:
     "wire/inspection.py:_held_ledgers",
     "wire/inspection.py:_status",
     "wire/inspection.py:_trace",
-    "core/errors.py:error_class",
+    "core/error_codes.py:error_class",
     seeds=some_replies,
 )
 def reply(data: bytes) -> None:
