@@ -42,7 +42,8 @@
     |   `-- QuotaExceeded             the stream or its namespace stores as much as it may
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
-    |   |-- BookieUnavailable         connection refused or lost
+    |   |-- PeerUnavailable           connection refused or lost
+    |   |   `-- BookieUnavailable         that of a client to a bookie
     |   |-- RequestTimeout            no answer before the deadline
     |   |-- ProtocolViolation         an answer or a frame that the protocol forbids
     |   |-- StaleIncarnation          addressed to an earlier incarnation of the bookie
@@ -366,11 +367,17 @@ class Busy(PeerError):
         self.own_limit = own_limit
 
 
-class BookieUnavailable(PeerError):
+class PeerUnavailable(PeerError):
+    """Another process refused the connection, or it was lost with work in flight."""
+
+    wire_code = 216
+    outcome = Outcome.UNKNOWN
+
+
+class BookieUnavailable(PeerUnavailable):
     """The bookie refused the connection, or it was lost with work in flight."""
 
     wire_code = 202
-    outcome = Outcome.UNKNOWN
 
 
 class RequestTimeout(PeerError):
@@ -553,6 +560,9 @@ class InvariantViolation(TallybookError):
     wire_code = 900
     outcome = Outcome.UNKNOWN
 
+
+NOT_FOUND = (NoSuchBookie, NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription, ReadBeyondLac)
+"""The named thing does not exist, or not yet."""
 
 OK_CODE = 0
 """Wire code of success."""

@@ -91,6 +91,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     # Caused by another process: the same call may succeed later.
     e.PeerError: UNAVAILABLE,
     e.Busy: RESOURCE_EXHAUSTED,
+    e.PeerUnavailable: UNAVAILABLE,
     e.BookieUnavailable: UNAVAILABLE,
     e.RequestTimeout: DEADLINE_EXCEEDED,
     e.ProtocolViolation: INTERNAL,

@@ -28,14 +28,14 @@ class MessageStream(Protocol):
         """Hand over one message; waits while the transport is full. One sender at a time.
 
         Raises:
-            BookieUnavailable: the stream is broken or closed.
+            PeerUnavailable: the stream is broken or closed.
         """
 
     async def receive(self) -> bytes | None:
         """The next message, or ``None`` once the peer ended the stream. One receiver at a time.
 
         Raises:
-            BookieUnavailable: the stream broke.
+            PeerUnavailable: the stream broke.
         """
 
     async def close(self) -> None:
@@ -67,7 +67,7 @@ class Transport(Protocol):
         """Open a stream of the kind ``kind`` to ``address``.
 
         Raises:
-            BookieUnavailable: no server answers there within ``timeout_seconds``.
+            PeerUnavailable: no server answers there within ``timeout_seconds``.
         """
 
     async def listen(self, address: str, acceptor: Acceptor) -> Listener:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tallybook.core.errors import BookieUnavailable
+from tallybook.core.errors import PeerUnavailable
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
@@ -63,7 +63,7 @@ class StreamSender:
                 self._wake.clear()
                 while (message := self._next()) is not None:
                     await self._send(message)
-        except BookieUnavailable:
+        except PeerUnavailable:
             return
         except Exception as error:  # noqa: BLE001 - no task awaits this one, and queued messages would never be sent
             _log.defect("nothing more can be sent", error, peer=self._stream.peer)
@@ -76,7 +76,7 @@ class StreamSender:
         except TimeoutError:
             _log.warning("peer takes nothing", peer=self._stream.peer, seconds=self._send_seconds)
             self._stream.abort()
-            raise BookieUnavailable(f"{self._stream.peer} took nothing for {self._send_seconds} s") from None
+            raise PeerUnavailable(f"{self._stream.peer} took nothing for {self._send_seconds} s") from None
 
     def _next(self) -> bytes | None:
         return None if self._stopping else self._compose()

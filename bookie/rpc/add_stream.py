@@ -88,7 +88,7 @@ class AddStreamServer:
 
         Raises:
             ProtocolViolation: the client broke the protocol; the stream must end.
-            BookieUnavailable: the stream broke.
+            PeerUnavailable: the stream broke.
         """
         try:
             while (message := await self._stream.receive()) is not None:

@@ -23,10 +23,10 @@ from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import (
     OK_CODE,
     AccessDenied,
-    BookieUnavailable,
     Busy,
     InvalidArgument,
     InvariantViolation,
+    PeerUnavailable,
     ProtocolViolation,
     TallybookError,
     Unauthorized,
@@ -155,7 +155,7 @@ class AnswerBudget:
                 raise
         if self._ended:
             self._shared.give(size)
-            raise BookieUnavailable("the stream ended")
+            raise PeerUnavailable("the stream ended")
         self._held_bytes += size
 
     def try_take(self, size: int) -> bool:
@@ -257,7 +257,7 @@ class RequestStreamServer:
 
         Raises:
             ProtocolViolation: the client broke the protocol; the stream must end.
-            BookieUnavailable: the stream broke.
+            PeerUnavailable: the stream broke.
         """
         try:
             while (message := await self._stream.receive()) is not None:

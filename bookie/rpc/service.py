@@ -22,10 +22,10 @@ from tallybook.core.access import Access, OpenAccess, Permission, Principal
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     AccessDenied,
-    BookieUnavailable,
     Busy,
     InvalidConfig,
     InvariantViolation,
+    PeerUnavailable,
     ProtocolViolation,
     RequestTimeout,
     StaleIncarnation,
@@ -180,7 +180,7 @@ class BookieService:
             version = self._checked(hello)
             with self._shares.share(principal, lane) as share:
                 await self._serve(lane, stream, version, principal, share)
-        except BookieUnavailable:
+        except PeerUnavailable:
             _log.debug("stream lost", lane=lane.value, peer=stream.peer, client_id=client)
         except InvariantViolation as error:
             _log.defect("stream failed", error, lane=lane.value, peer=stream.peer, client_id=client)
@@ -212,7 +212,7 @@ class BookieService:
         except TimeoutError:
             raise RequestTimeout(f"no hello within {HELLO_TIMEOUT_SECONDS} s") from None
         if first is None:
-            raise BookieUnavailable("the stream ended before its hello")
+            raise PeerUnavailable("the stream ended before its hello")
         return decode_hello(first)
 
     def _checked(self, hello: Hello) -> int:
@@ -289,7 +289,7 @@ class BookieService:
             # Otherwise the client could not send its hello, and would report that instead of the reason.
             async with asyncio.timeout(REFUSED_HELLO_SECONDS):
                 await stream.receive()
-        except (TimeoutError, BookieUnavailable):
+        except (TimeoutError, PeerUnavailable):
             return
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:
@@ -298,7 +298,7 @@ class BookieService:
         try:
             async with asyncio.timeout(REFUSAL_TIMEOUT_SECONDS):
                 await stream.send(encode_refusal(error))
-        except (TimeoutError, BookieUnavailable):
+        except (TimeoutError, PeerUnavailable):
             stream.abort()
 
 

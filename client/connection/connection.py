@@ -26,7 +26,13 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice
-from tallybook.core.errors import BookieUnavailable, ProtocolViolation, StaleIncarnation, TallybookError
+from tallybook.core.errors import (
+    BookieUnavailable,
+    PeerUnavailable,
+    ProtocolViolation,
+    StaleIncarnation,
+    TallybookError,
+)
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.core.settings import ClientSettings
@@ -368,6 +374,8 @@ async def open_bookie(
         if isinstance(error, TimeoutError):
             reason = f"{bookie_id} at {address} did not answer within {timeout_seconds} s"
             raise BookieUnavailable(reason) from None
+        if type(error) is PeerUnavailable:
+            raise BookieUnavailable(error.message, outcome=error.outcome) from None
         raise
     welcome = welcomes[0]
     adds = AddStream(

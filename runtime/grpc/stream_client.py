@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from tallybook.core.access import NOTHING, Presented
-from tallybook.core.errors import BookieUnavailable, Unauthenticated
+from tallybook.core.errors import PeerUnavailable, Unauthenticated
 
 from ..extras import NeedsExtra
 from ..security.denial_log import DenialLog
@@ -75,10 +75,10 @@ class GrpcTransport:
                 await call.wait_for_connection()
         except TimeoutError:
             await channel.close()
-            raise BookieUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
+            raise PeerUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
         except grpc.aio.AioRpcError as error:
             await channel.close()
-            raise BookieUnavailable(f"{address} refuses the stream: {error.details()}") from None
+            raise PeerUnavailable(f"{address} refuses the stream: {error.details()}") from None
         except BaseException:
             await channel.close()
             raise
@@ -168,18 +168,18 @@ class _ClientStream:
         """gRPC reports a call that we dropped as a cancelled task; only a task that is really cancelled may look so."""
         task = asyncio.current_task()
         if self._given_up and not (task and task.cancelling()):
-            raise BookieUnavailable(f"the stream to {self._peer} was dropped")
+            raise PeerUnavailable(f"the stream to {self._peer} was dropped")
 
-    def _broken(self, error: Exception) -> BookieUnavailable:
+    def _broken(self, error: Exception) -> PeerUnavailable:
         reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-        return BookieUnavailable(f"the stream to {self._peer} broke: {reason}")
+        return PeerUnavailable(f"the stream to {self._peer} broke: {reason}")
 
 
 async def _until_ready(channel: grpc.aio.Channel, address: str, security: CertificateSource | None) -> None:
     """Wait for the connection. The first refusal counts: whether to try again is for the caller to say.
 
     Raises:
-        BookieUnavailable: the address refuses connections.
+        PeerUnavailable: the address refuses connections.
         Unauthenticated: client and server do not agree on TLS, or on a certificate.
     """
     state = channel.get_state(try_to_connect=True)
@@ -188,6 +188,6 @@ async def _until_ready(channel: grpc.aio.Channel, address: str, security: Certif
             problem = await tls_problem(address, security)
             if problem is not None:
                 raise Unauthenticated(f"no connection to {address}: {problem}")
-            raise BookieUnavailable(f"{address} refuses connections")
+            raise PeerUnavailable(f"{address} refuses connections")
         await channel.wait_for_state_change(state)
         state = channel.get_state()

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from tallybook.core.access import OpenAccess, Presented
-from tallybook.core.errors import BookieUnavailable, InvalidConfig
+from tallybook.core.errors import InvalidConfig, PeerUnavailable
 
 from ..security.denial_log import DenialLog
 from ..security.identity import CertificateSource, ServerSecurity
@@ -150,7 +150,7 @@ def _handler(kind: str, acceptor: Acceptor, handlers: RunningHandlers) -> Callab
 async def _accepted(acceptor: Acceptor, kind: str, stream: _ServerStream) -> None:
     try:
         await acceptor(kind, stream)
-    except BookieUnavailable:
+    except PeerUnavailable:
         # That is how an acceptor learns that its stream is over; where it is not, it is now.
         stream.abort()
 
@@ -211,7 +211,7 @@ class _ServerStream:
 
     def _check_open(self) -> None:
         if self.ended.done():
-            raise BookieUnavailable(f"the stream from {self.peer} has ended")
+            raise PeerUnavailable(f"the stream from {self.peer} has ended")
 
-    def _broken(self, error: Exception) -> BookieUnavailable:
-        return BookieUnavailable(f"the stream from {self.peer} broke: {type(error).__name__}")
+    def _broken(self, error: Exception) -> PeerUnavailable:
+        return PeerUnavailable(f"the stream from {self.peer} broke: {type(error).__name__}")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tallybook.core.errors import BookieUnavailable, Outcome, ProtocolViolation
+from tallybook.core.errors import Outcome, PeerUnavailable, ProtocolViolation
 
 from ..security.identity import CertificateSource
 from ..security.tls_contexts import client_context
@@ -35,7 +35,7 @@ def fetch_text(address: str, path: str, timeout_seconds: float, context: ssl.SSL
         context: TLS context of a client; ``None``: no TLS.
 
     Raises:
-        BookieUnavailable: there is no answer, the server has the wrong certificate, or the address is invalid.
+        PeerUnavailable: there is no answer, the server has the wrong certificate, or the address is invalid.
         ProtocolViolation: the answer is an error or too long.
     """
     try:
@@ -50,11 +50,11 @@ def fetch_text(address: str, path: str, timeout_seconds: float, context: ssl.SSL
     except (OSError, http.client.HTTPException, ValueError) as error:
         # An invalid host name is a ValueError.
         reason = str(error) or type(error).__name__
-        raise BookieUnavailable(f"{address} does not answer: {reason}", outcome=Outcome.NOT_DONE) from None
+        raise PeerUnavailable(f"{address} does not answer: {reason}", outcome=Outcome.NOT_DONE) from None
     if answer.status != http.client.OK or len(content) > MAX_ANSWER_BYTES:
         raise ProtocolViolation(f"{address}{path} answers {answer.status}, {len(content)} bytes")
     if answer.length:
-        raise BookieUnavailable(f"{address} closed the connection within its answer", outcome=Outcome.NOT_DONE)
+        raise PeerUnavailable(f"{address} closed the connection within its answer", outcome=Outcome.NOT_DONE)
     return content.decode(errors="replace")
 
 
@@ -155,7 +155,7 @@ class HttpClient:
         """GET ``path`` from ``address`` (host and port).
 
         Raises:
-            BookieUnavailable, ProtocolViolation: as ``fetch_text``.
+            PeerUnavailable, ProtocolViolation: as ``fetch_text``.
         """
         return await self._workers.run(self._fetch, address, path)
 

@@ -1,6 +1,6 @@
 """Table of the HTTP endpoints of a process, their answers and their errors.
 
-    Endpoint("GET", "/api/v1/ledgers/{ledger}", Permission.READ, handler)
+    Endpoint("GET", "/api/v1/items/{item}", Permission.READ, handler)
 
 A handler gets an ``EndpointRequest`` and returns the content of the answer as JSON values, or raises an error of
 ``core/errors``. ``http/guard.py`` validates, authenticates and authorizes the request before.
@@ -18,24 +18,18 @@ from starlette.responses import Response
 
 from tallybook.core.access import Permission, Principal
 from tallybook.core.errors import (
+    NOT_FOUND,
     AccessDenied,
     Busy,
     CallerError,
     InvalidArgument,
-    NoSuchBookie,
-    NoSuchLedger,
-    NoSuchNamespace,
-    NoSuchStream,
-    NoSuchSubscription,
     PeerError,
-    ReadBeyondLac,
     RequestTimeout,
     TallybookError,
     Unauthenticated,
 )
 from tallybook.core.ids import MAX_ID
 
-_NOT_THERE: Final = (NoSuchBookie, NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription, ReadBeyondLac)
 _ID: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 MAX_JSON_NUMBER: Final = 2**53 - 1
 """The largest whole number that JavaScript represents exactly. Larger ones, such as ids, are strings in answers."""
@@ -122,7 +116,7 @@ def status_of(error: TallybookError) -> int:
         return 401
     if isinstance(error, AccessDenied):
         return 403
-    if isinstance(error, _NOT_THERE):
+    if isinstance(error, NOT_FOUND):
         return 404
     if isinstance(error, InvalidArgument):
         return 400

@@ -41,6 +41,6 @@ def fetch_metrics(port: int) -> dict[str, float]:
     """The metrics of the process on ``port`` of this machine.
 
     Raises:
-        BookieUnavailable, ProtocolViolation: as ``fetch_text``.
+        PeerUnavailable, ProtocolViolation: as ``fetch_text``.
     """
     return parse_metrics(fetch_text(f"127.0.0.1:{port}", "/metrics", FETCH_SECONDS))

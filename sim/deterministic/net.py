@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Final
 
-from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
+from tallybook.core.errors import InvalidConfig, PeerUnavailable, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.transport import Acceptor
@@ -220,7 +220,7 @@ class SimTransport:
             async with asyncio.timeout(timeout_seconds):
                 stream = await self._net.connect(self._name, address, kind)
         except TimeoutError:
-            raise BookieUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
+            raise PeerUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
         self._check_alive()
         return stream
 
@@ -231,7 +231,7 @@ class SimTransport:
 
     def _check_alive(self) -> None:
         if self.dead:
-            raise BookieUnavailable(f"{self._name} was killed")
+            raise PeerUnavailable(f"{self._name} was killed")
 
 
 class SimListener:
@@ -303,4 +303,4 @@ def _welcome(answer: asyncio.Future[SimStream], stream: SimStream) -> None:
 
 def _refuse(answer: asyncio.Future[SimStream], address: str) -> None:
     if not answer.done():
-        answer.set_exception(BookieUnavailable(f"{address} refuses connections"))
+        answer.set_exception(PeerUnavailable(f"{address} refuses connections"))

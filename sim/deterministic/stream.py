@@ -13,7 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from tallybook.core.access import NOTHING, Presented
-from tallybook.core.errors import BookieUnavailable, check
+from tallybook.core.errors import PeerUnavailable, check
 from tallybook.runtime.rng import Rng
 
 from .gate import outside
@@ -146,11 +146,11 @@ class SimStream:
         """The next message, or ``None`` at the end."""
         while True:
             if self.closed:
-                raise BookieUnavailable(f"the stream to {self._peer} is closed")
+                raise PeerUnavailable(f"the stream to {self._peer} is closed")
             if self._incoming.arrived:
                 return self._incoming.pop()
             if self._failure is not None:
-                raise BookieUnavailable(f"the stream to {self._peer} broke: {self._failure}")
+                raise PeerUnavailable(f"the stream to {self._peer} broke: {self._failure}")
             if self._incoming.ended:
                 return None
             await self._incoming.news()
@@ -186,10 +186,10 @@ class SimStream:
 
     def _check_sendable(self) -> None:
         if self._failure is not None:
-            raise BookieUnavailable(f"the stream to {self._peer} broke: {self._failure}")
+            raise PeerUnavailable(f"the stream to {self._peer} broke: {self._failure}")
         # The acceptor ends the whole stream; the connector only ends its own direction.
         if self.closed or (self._incoming.ended and not self._accepted):
-            raise BookieUnavailable(f"the stream to {self._peer} has ended")
+            raise PeerUnavailable(f"the stream to {self._peer} has ended")
 
 
 class Connection:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
+from tallybook.core.errors import InvalidConfig, PeerUnavailable, TallybookError
 from tallybook.core.limits import MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.transport import Acceptor, Listener, MessageStream, Transport
@@ -81,7 +81,7 @@ class Kept:
 
 
 async def send_until_broken(stream: MessageStream) -> None:
-    """Send until it raises BookieUnavailable: news of an end takes its time to arrive."""
+    """Send until it raises PeerUnavailable: news of an end takes its time to arrive."""
     while True:
         await stream.send(b"anybody?")
         await asyncio.sleep(0.001)
@@ -92,7 +92,7 @@ async def drained(stream: MessageStream) -> None:
     try:
         while await stream.receive() is not None:
             pass
-    except BookieUnavailable:
+    except PeerUnavailable:
         pass
 
 
@@ -241,7 +241,7 @@ async def test_a_sender_that_waits_learns_that_the_peer_is_gone(place: Place) ->
         flooding = asyncio.ensure_future(flood())
         await asyncio.sleep(0.2)
         accepted.abort()
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await flooding
         kept.released.set()
         stream.abort()
@@ -288,7 +288,7 @@ async def test_a_stream_the_server_has_ended_takes_nothing_more(place: Place) ->
         stream = await place.connect(listener)
         await stream.send(b"first")
         assert await stream.receive() is None
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.send(b"second")
         await stream.close()
 
@@ -297,7 +297,7 @@ async def test_a_closed_stream_takes_and_gives_nothing(place: Place) -> None:
     async with place.serving(echo) as listener:
         stream = await place.connect(listener)
         await stream.close()
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.send(b"x")
 
 
@@ -306,9 +306,9 @@ async def test_an_aborted_stream_takes_and_gives_nothing(place: Place) -> None:
         stream = await place.connect(listener)
         await stream.send(b"x")
         stream.abort()
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.send(b"y")
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.receive()
 
 
@@ -345,9 +345,9 @@ async def test_when_the_server_aborts_the_clients_wait_ends_with_an_error(place:
         waiting = asyncio.ensure_future(stream.receive())
         await asyncio.sleep(0.01)
         accepted.abort()
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await waiting
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await send_until_broken(stream)
         kept.released.set()
         stream.abort()
@@ -360,7 +360,7 @@ async def test_an_own_abort_ends_an_own_wait(place: Place) -> None:
         waiting = asyncio.ensure_future(stream.receive())
         await asyncio.sleep(0.01)
         stream.abort()
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await waiting
         kept.released.set()
 
@@ -380,7 +380,7 @@ async def test_an_acceptor_that_fails_breaks_its_stream_and_no_other(place: Plac
             bad.abort()
 
     async with place.serving(picky) as listener:
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await connect_and_receive(listener)
         good = await place.connect(listener, Lane.ADD)
         await good.send(b"x")
@@ -392,7 +392,7 @@ async def test_an_acceptor_that_fails_breaks_its_stream_and_no_other(place: Plac
 
 
 async def test_an_address_without_a_listener_is_unavailable(place: Place) -> None:
-    with pytest.raises(BookieUnavailable, match=place.empty_address):
+    with pytest.raises(PeerUnavailable, match=place.empty_address):
         await place.client.connect(place.empty_address, Lane.ADD, timeout_seconds=5)
 
 
@@ -429,7 +429,7 @@ async def test_any_free_port_is_another_one_each_time(place: Place) -> None:
 async def test_a_closed_listener_takes_no_new_stream(place: Place) -> None:
     async with place.serving(echo) as listener:
         await listener.close(0)
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await place.connect(listener)
 
 
@@ -452,6 +452,6 @@ async def test_closing_a_listener_drops_what_outlives_the_grace(place: Place) ->
         stream = await place.connect(listener)
         await kept.streams.get()
         await listener.close(0.05)
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.receive()
         stream.abort()

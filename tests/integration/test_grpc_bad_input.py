@@ -16,14 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tallybook.bookie.rpc.request_stream import MAX_REQUESTS
 from tallybook.core.answers import ReadAnswer
-from tallybook.core.errors import (
-    BookieUnavailable,
-    Busy,
-    InvalidBatch,
-    InvalidConfig,
-    ProtocolViolation,
-    TallybookError,
-)
+from tallybook.core.errors import Busy, InvalidBatch, InvalidConfig, PeerUnavailable, ProtocolViolation, TallybookError
 from tallybook.core.limits import MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.core.settings import AdmissionSettings
 from tallybook.wire import batches as wire_module
@@ -88,7 +81,7 @@ async def test_connections_beyond_those_that_streams_need_are_dropped_and_places
         while True:
             try:
                 return await port.works()
-            except BookieUnavailable:
+            except PeerUnavailable:
                 await asyncio.sleep(0.1)
 
 
@@ -121,7 +114,7 @@ async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile():
 
         async with attacking(attack) as flood:
             # Where the machine is slow, a client gives a connection up before it is begun.
-            await flood.goes_on(port.works, refusals=(BookieUnavailable,))
+            await flood.goes_on(port.works, refusals=(PeerUnavailable,))
 
 
 async def test_headers_that_never_end_are_cut():

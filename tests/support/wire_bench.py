@@ -17,7 +17,7 @@ from tallybook.bookie.ledgers.key_verification import LedgerFacts
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.rpc.service import BookieService
 from tallybook.core.batch import encode_batch
-from tallybook.core.errors import BookieUnavailable, TallybookError, check
+from tallybook.core.errors import PeerUnavailable, TallybookError, check
 from tallybook.core.limits import KIB
 from tallybook.core.settings import AdmissionSettings, BookieSettings
 from tallybook.runtime.tasks import Tasks
@@ -89,11 +89,11 @@ async def received(stream: MessageStream) -> bytes:
     """The next message.
 
     Raises:
-        BookieUnavailable: the stream has ended.
+        PeerUnavailable: the stream has ended.
     """
     message = await stream.receive()
     if message is None:
-        raise BookieUnavailable("the stream ended")
+        raise PeerUnavailable("the stream ended")
     return message
 
 

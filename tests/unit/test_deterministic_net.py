@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.core.errors import BookieUnavailable
+from tallybook.core.errors import PeerUnavailable
 from tallybook.runtime.transport import MessageStream
 from tallybook.sim.deterministic import SimNet, Unhandled, World, run_seed
 from tallybook.wire.lanes import Lane
@@ -42,13 +42,13 @@ class Sink:
     def __init__(self) -> None:
         self.received: list[bytes] = []
         self.ended = asyncio.Event()
-        self.error: BookieUnavailable | None = None
+        self.error: PeerUnavailable | None = None
 
     async def __call__(self, _lane: Lane, stream: MessageStream) -> None:
         try:
             while (message := await stream.receive()) is not None:
                 self.received.append(message)
-        except BookieUnavailable as error:
+        except PeerUnavailable as error:
             self.error = error
         finally:
             self.ended.set()
@@ -59,7 +59,7 @@ async def send_until_broken(stream: MessageStream, messages: list[bytes]) -> int
     for index, message in enumerate(messages):
         try:
             await stream.send(message)
-        except BookieUnavailable:
+        except PeerUnavailable:
             return index
         await asyncio.sleep(0.0005)
     return len(messages)
@@ -122,7 +122,7 @@ async def test_a_lasting_cut_either_way_breaks_the_stream_at_both_ends(world, ne
     await stream.send(b"x")
     await asyncio.sleep(1)
     assert sink.received == ([] if direction[0] == "client" else [b"x"]), "a cut is one way"
-    with pytest.raises(BookieUnavailable, match="no sign of life"):
+    with pytest.raises(PeerUnavailable, match="no sign of life"):
         await stream.receive()
     assert world.loop.time() == pytest.approx(15, abs=0.1)
     await sink.ended.wait()
@@ -137,7 +137,7 @@ async def test_nothing_connects_across_a_cut_and_everything_does_after_it_heals(
     for direction in (("client", "bookie"), ("bookie", "client")):
         net.cut(*direction)
         before = world.loop.time()
-        with pytest.raises(BookieUnavailable, match="within 3 s"):
+        with pytest.raises(PeerUnavailable, match="within 3 s"):
             await connect(net, seconds=3)
         assert world.loop.time() - before == pytest.approx(3)
         net.heal_all()
@@ -161,7 +161,7 @@ async def test_a_partition_separates_two_groups_and_neither_within(world, net):
             if together:
                 (await connect(net, source, target, 1)).abort()
             else:
-                with pytest.raises(BookieUnavailable):
+                with pytest.raises(PeerUnavailable):
                     await connect(net, source, target, 1)
 
 
@@ -182,9 +182,9 @@ def test_a_reset_loses_some_of_what_was_in_flight_but_never_from_the_middle() ->
         assert sink.received == numbers(len(sink.received))
         assert len(sink.received) <= 20
         arrived.append(len(sink.received))
-        with pytest.raises(BookieUnavailable, match="reset"):
+        with pytest.raises(PeerUnavailable, match="reset"):
             await stream.receive()
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.send(b"late")
         await asyncio.sleep(0.1)
         assert net.stream_count == 0
@@ -203,12 +203,12 @@ async def test_a_killed_node_breaks_its_streams_and_a_restarted_one_has_nothing_
     listener = await bookie.listen("bookie", sink)
     stream = await connect(net)
     net.kill("bookie")
-    with pytest.raises(BookieUnavailable, match="bookie died"):
+    with pytest.raises(PeerUnavailable, match="bookie died"):
         await stream.receive()
-    with pytest.raises(BookieUnavailable, match="refuses"):
+    with pytest.raises(PeerUnavailable, match="refuses"):
         await connect(net)
     for attempt in (bookie.connect("client", Lane.ADD, timeout_seconds=1), bookie.listen("bookie", sink)):
-        with pytest.raises(BookieUnavailable, match="was killed"):
+        with pytest.raises(PeerUnavailable, match="was killed"):
             await attempt
     assert sink.ended.is_set()
     await listener.close(0)
@@ -227,10 +227,10 @@ async def test_a_silently_dead_node_is_noticed_after_the_keepalive_time(world, n
     await net.transport("bookie").listen("bookie", Sink())
     stream = await connect(net)
     net.kill("bookie", silent=True)
-    with pytest.raises(BookieUnavailable, match="within 2 s"):
+    with pytest.raises(PeerUnavailable, match="within 2 s"):
         await connect(net, seconds=2)
     await stream.send(b"into the void")
-    with pytest.raises(BookieUnavailable, match="bookie died"):
+    with pytest.raises(PeerUnavailable, match="bookie died"):
         await stream.receive()
     assert world.loop.time() == pytest.approx(15, abs=0.1)
     await net.transport("bookie").listen("bookie", echo)
@@ -299,7 +299,7 @@ def test_a_defect_of_a_handler_fails_the_run():
     async def scenario(_world: World, net: SimNet) -> None:
         await net.transport("bookie").listen("bookie", broken)
         stream = await connect(net)
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await stream.receive()
 
     with pytest.raises(Unhandled) as caught:

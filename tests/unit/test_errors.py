@@ -79,6 +79,7 @@ WIRE_CODES = {
     "ArchiveBusy": 213,
     "NoCommonVersion": 214,
     "EnsembleTooLarge": 215,
+    "PeerUnavailable": 216,
     "StorageError": 300,
     "EntryAbsent": 301,
     "EntryCorrupt": 302,

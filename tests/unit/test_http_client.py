@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tallybook.core.errors import BookieUnavailable, PeerError, ProtocolViolation
+from tallybook.core.errors import PeerError, PeerUnavailable, ProtocolViolation
 from tallybook.runtime.http.client import HttpClient, fetch_text
 from tallybook.runtime.http.scrape import fetch_metrics
 from tallybook.runtime.http.server import HttpServer
@@ -78,7 +78,7 @@ SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort"
 @pytest.mark.parametrize("answer", [b"", b"no http at all\r\n\r\n", SHORT])
 async def test_processes_that_do_not_respond_are_named(answer):
     async with answering(answer) as (address, _), asking() as client:
-        with pytest.raises(BookieUnavailable, match=address):
+        with pytest.raises(PeerUnavailable, match=address):
             await client.fetch(address, "/metrics")
 
 
@@ -113,7 +113,7 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_at_the_deadlin
     async with dripping(start) as address:
         began = time.monotonic()
         async with asking(0.5) as client, asyncio.timeout(SOON_SECONDS):
-            with pytest.raises(BookieUnavailable, match=address):
+            with pytest.raises(PeerUnavailable, match=address):
                 await client.fetch(address, "/metrics")
         assert time.monotonic() - began < SOON_SECONDS
 
@@ -121,7 +121,7 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_at_the_deadlin
 async def test_a_handshake_that_comes_a_byte_at_a_time_is_given_up_at_the_deadline():
     # The head of a record of TLS, of which the rest never comes to an end.
     async with dripping(b"\x16\x03\x03\x3f\xff") as address, asyncio.timeout(SOON_SECONDS):
-        with pytest.raises(BookieUnavailable, match=address):
+        with pytest.raises(PeerUnavailable, match=address):
             await asyncio.to_thread(fetch_text, address, "/metrics", 0.5, ssl.create_default_context())
 
 
@@ -141,5 +141,5 @@ ODD = ["", "host", "a b:80", "a\nb:80", "127.0.0.1:http", "127.0.0.1:99999", "12
 @pytest.mark.parametrize("address", ODD)
 async def test_an_address_that_is_none_is_a_peer_that_does_not_answer(address):
     async with asking() as client:
-        with pytest.raises(BookieUnavailable):
+        with pytest.raises(PeerUnavailable):
             await client.fetch(address, "/metrics")

@@ -15,6 +15,7 @@ from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
     InvalidArgument,
+    PeerUnavailable,
     ProtocolViolation,
     RequestTimeout,
     StaleIncarnation,
@@ -65,7 +66,7 @@ class Scripted:
         try:
             while (message := await stream.receive()) is not None:
                 self.heard[lane].put_nowait(message)
-        except BookieUnavailable:
+        except PeerUnavailable:
             return
 
     async def open(self, **arguments):

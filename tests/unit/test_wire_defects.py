@@ -6,7 +6,7 @@ from tallybook.bookie.rpc import add_stream as add_lane
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer
 from tallybook.core.batch import decode_header
-from tallybook.core.errors import BookieUnavailable, DiskFailed, InvariantViolation, TallybookError
+from tallybook.core.errors import DiskFailed, InvariantViolation, PeerUnavailable, TallybookError
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import frame_batch
@@ -105,7 +105,7 @@ async def test_acks_that_cannot_be_written_end_the_stream_with_one_line_in_the_l
     monkeypatch.setattr(add_lane, "encode_acks", broken)
     stream, _ = await made.attached()
     await stream.send(frame_batch(batch(0)))
-    with pytest.raises(BookieUnavailable):
+    with pytest.raises(PeerUnavailable):
         await stream.receive()
     await made.world.clock.sleep(1)
     assert made.service.stream_count == 0

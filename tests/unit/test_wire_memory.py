@@ -17,7 +17,7 @@ from tallybook.bookie.rpc.request_stream import (
 from tallybook.bookie.write.admission import RECOVERY_SHARE
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, HeldLedgers, Incarnation, LacAnswer, ReadAnswer
-from tallybook.core.errors import BookieUnavailable, Busy, InvalidArgument
+from tallybook.core.errors import Busy, InvalidArgument, PeerUnavailable
 from tallybook.core.limits import MAX_BATCH_BYTES, MIB
 from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.wire import inspection
@@ -91,7 +91,7 @@ async def sent_until_stopped(made, stream, messages) -> int:
             async with asyncio.timeout(60):
                 await stream.send(message)
                 await made.world.clock.sleep(0.0001)
-        except (TimeoutError, BookieUnavailable):
+        except (TimeoutError, PeerUnavailable):
             return sent
     pytest.fail("everything was taken")
 
@@ -295,7 +295,7 @@ async def test_a_stream_that_ends_while_it_waits_for_space_frees_no_more_than_it
     ending.end()
     assert shared.in_use == 3 * MIB
     other.end()
-    with pytest.raises(BookieUnavailable):
+    with pytest.raises(PeerUnavailable):
         await waiting
     assert shared.in_use == 0
 
