@@ -2,5 +2,6 @@
 
 ``messages`` has those of adds, reads and recovery, ``inspection`` those of repair and operators. ``batches`` puts the
 bytes of a batch into a message without a copy through protobuf, ``versions`` agrees on the version of the protocol.
-``lanes`` names the streams, ``bookie_transport`` carries them over gRPC. Nothing here decides when a message is sent.
+``lanes`` names the streams, ``bookie_transport`` carries them over gRPC, ``stream_sender`` sends on one. Nothing here
+decides when a message is sent.
 """

@@ -1,6 +1,6 @@
 """The pump of the real disk: a thread that executes the writes of its source, one durable write at a time.
 
-This is the hottest loop of a bookie. The thread takes the next write as soon as the device is
+The thread takes the next write as soon as the device is
 free, without a turn of the event loop in between. Completed writes are reported to the event
 loop in batches, with at most one scheduled call at a time. A kick costs a flag test while the
 thread is awake.

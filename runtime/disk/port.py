@@ -1,4 +1,4 @@
-"""The disk seam: the file operations of a bookie.
+"""The disk seam: files, directories and durable writes.
 
 All file system access goes through this port, so that a test can lose, tear and reorder
 data that is not durable yet, and can crash between any two operations.

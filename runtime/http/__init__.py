@@ -2,5 +2,5 @@
 
 ``server`` is the entrance. A request passes ``tls`` and ``protocol`` (connection and time limits), then ``guard``
 (validation, authentication, routing), then a handler from the table of ``endpoints``. ``client`` fetches from the ports
-of other processes. What an endpoint does is in the part that offers it, not here.
+of other processes, ``scrape`` their metrics. What an endpoint does is in the part that offers it, not here.
 """

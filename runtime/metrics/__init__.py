@@ -1,6 +1,7 @@
 """Metrics: counters and histograms that parts keep, their catalogues, and the Prometheus text format.
 
 ``part_metrics`` is the entrance for a part that has metrics; ``registry`` collects all parts of a process and
-``rendering`` writes the text; ``parsing`` reads the text of other processes. A part counts with plain numbers,
-``histogram`` or ``usage``. Names chosen by users (ledgers, streams) are never labels.
+``rendering`` writes the text; ``heap`` reads the allocators' counters. The text of other processes is read by
+``http/scrape.py``. A part counts with plain numbers, ``histogram`` or ``usage``. Names chosen by users (ledgers,
+streams) are never labels.
 """
