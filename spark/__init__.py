@@ -15,13 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ledgers.native import read_ledgers, take_snapshot
+    from .native import read_ledgers, take_snapshot
     from .source import TallybookDataSource
 
 __all__ = ["TallybookDataSource", "read_ledgers", "take_snapshot"]
 
 # Spark starts a Python process for each step of a query: each loads only the modules that the step needs.
-_HOMES = {"TallybookDataSource": "source", "read_ledgers": "ledgers.native", "take_snapshot": "ledgers.native"}
+_HOMES = {"TallybookDataSource": "source", "read_ledgers": "native", "take_snapshot": "native"}
 
 
 def __getattr__(name: str) -> Any:

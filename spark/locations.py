@@ -34,9 +34,9 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
-from .gaps import EntryGap
-from .ledgers.partitions import EntryPartition
 from .options import LocationOptions
+from .query.gaps import EntryGap
+from .query.partitions import EntryPartition
 
 T = TypeVar("T")
 

@@ -22,12 +22,12 @@ from tallybook.stream.names import DEFAULT_NAMESPACE, check_namespace, check_str
 
 from .catalog_tables import NO_TABLES
 from .credentials import credentials_of
-from .id_ranges import IdRanges
-from .ledgers.partitions import DEFAULT_PARTITION_BYTES
-from .ledgers.snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
 from .option_names import LOCATION_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
-from .streams.bounds import RecordBounds, bounds_of, parse_bound
-from .streams.snapshot import RecordSnapshot
+from .query.bounds import RecordBounds, bounds_of, parse_bound
+from .query.id_ranges import IdRanges
+from .query.partitions import DEFAULT_PARTITION_BYTES
+from .query.record_snapshot import RecordSnapshot
+from .query.snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from tallybook.metadata.transactions import sink_record
 from tallybook.metadata.zookeeper import layout
 from tallybook.runtime.security import archive_keys
 from tallybook.spark.ledgers import offset as stream_offset
-from tallybook.spark.ledgers import snapshot
+from tallybook.spark.query import snapshot
 from tallybook.spark.streams import offsets
 from tallybook.stream import catalog, head_codec, namespaces
 from tallybook.stream.delivery import record as delivery_record

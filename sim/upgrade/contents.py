@@ -24,9 +24,9 @@ from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.transactions.commit import commit, record_attempt
 from tallybook.metadata.transactions.model import PENDING, Transaction
-from tallybook.spark.id_ranges import IdRanges
 from tallybook.spark.ledgers.offset import StreamOffset
-from tallybook.spark.ledgers.snapshot import Snapshot
+from tallybook.spark.query.id_ranges import IdRanges
+from tallybook.spark.query.snapshot import Snapshot
 from tallybook.spark.streams.offsets import RecordOffset, StreamProgress
 from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore

@@ -13,14 +13,14 @@ from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from ..columns import check_columns, columns_for
-from ..gaps import EntryGap
 from ..locations import open_location
 from ..options import ReadOptions
 from ..payloads.payloads import parser_of
-from ..row_shaping import RowShaper
-from .partitions import EntryPartition
+from ..query.gaps import EntryGap
+from ..query.partitions import EntryPartition
 from .planning import cut, resolve_snapshot
 from .reading import read_partition
+from .row_shaping import RowShaper
 from .tables import read_table
 
 if TYPE_CHECKING:

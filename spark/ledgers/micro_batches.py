@@ -23,15 +23,15 @@ from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 
 from ..cached_location import CachedLocation
-from ..gaps import EntryGap
-from ..id_ranges import IdRanges
 from ..locations import LedgerLocation, read_metadata
 from ..options import NO_LIMIT, ReadOptions
+from ..query.gaps import EntryGap
+from ..query.id_ranges import IdRanges
+from ..query.partitions import EntryPartition
+from ..query.snapshot import Snapshot
 from .batch import read_rows
 from .offset import BatchLimit, ClosedLedger, StreamOffset
-from .partitions import EntryPartition
 from .planning import check_password, cut, is_wanted
-from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -18,7 +18,7 @@ from tallybook.core.errors import InvalidArgument
 from tallybook.metadata.records.format import check_format
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
 
-from ..id_ranges import NO_IDS, IdRanges
+from ..query.id_ranges import NO_IDS, IdRanges
 
 FORMAT = 1
 

@@ -24,11 +24,11 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.transactions.model import is_staged
 from tallybook.runtime.tasks import run_together
 
-from ..gaps import EntryGap
 from ..locations import LedgerLocation, read_metadata
 from ..options import ReadOptions
-from .partitions import EntryPartition, PlannedRange, partitions_of, planned_range_of
-from .snapshot import Snapshot
+from ..query.gaps import EntryGap
+from ..query.partitions import EntryPartition, PlannedRange, partitions_of, planned_range_of
+from ..query.snapshot import Snapshot
 
 MAX_NAMED_LEDGERS: Final = 10_000
 """Up to this many named ledgers must all exist. Of a larger set, the existing ledgers are read."""

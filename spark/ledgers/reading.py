@@ -32,10 +32,10 @@ from tallybook.core.errors import (
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import LedgerMetadata
 
-from ..gaps import EntryGap
 from ..locations import LedgerBatches, LedgerLocation
-from .partitions import EntryPartition, PlannedRange
-from .snapshot import TimeRange
+from ..query.gaps import EntryGap
+from ..query.partitions import EntryPartition, PlannedRange
+from ..query.snapshot import TimeRange
 
 LOST: Final = (DataMissing, EntryCorrupt, EntryAbsent, ObjectMissing, ObjectDamaged)
 """Errors of lost entries, if ``error.settled``."""

@@ -15,9 +15,9 @@ from tallybook.runtime.blocking.loop_thread import LoopThread
 from ..columns import check_columns
 from ..locations import open_location
 from ..options import ReadOptions
+from ..query.record_snapshot import RecordSnapshot
 from .planning import cut_records, plan_records, resolve_record_snapshot
 from .ranges import RecordPartition
-from .snapshot import RecordSnapshot
 from .task import read_records
 
 if TYPE_CHECKING:

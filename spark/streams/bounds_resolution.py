@@ -32,9 +32,9 @@ from tallybook.stream.start import Start, StartKind
 from tallybook.stream.writer.segment_end import envelope_at
 
 from ..locations import CONCURRENT_LOOKUPS, ClusterLocation, LedgerLocation
-from .bounds import EARLIEST, LATEST, RecordBounds
+from ..query.bounds import EARLIEST, LATEST, RecordBounds
+from ..query.record_snapshot import RecordPlace, RecordRange, RecordSnapshot
 from .offsets import NO_NUMBER
-from .snapshot import RecordPlace, RecordRange, RecordSnapshot
 
 MAX_STREAMS: Final = 10_000
 """Maximum streams that a pattern may match."""

@@ -30,7 +30,7 @@ from ..cached_location import CachedLocation
 from ..columns import check_columns
 from ..locations import LedgerLocation
 from ..options import NO_LIMIT, ReadOptions
-from .bounds import LATEST, RecordBounds
+from ..query.bounds import LATEST, RecordBounds
 from .bounds_resolution import ResolvedPlace, StreamResolver, listed
 from .offsets import NO_NUMBER, RecordOffset, StreamProgress, fair_shares, records_within
 from .planning import cut_records, plan_records, sizes_of

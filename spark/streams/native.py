@@ -23,10 +23,10 @@ from ..columns import columns_for
 from ..ledgers.row_selection import ScannedObject
 from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
+from ..query.record_snapshot import RecordRange, RecordSnapshot
 from .planning import RecordPlan, plan_records, resolve_record_snapshot
 from .ranges import PlannedRecordRange
 from .rows import RecordRows
-from .snapshot import RecordRange, RecordSnapshot
 from .task import RecordShaper
 
 if TYPE_CHECKING:

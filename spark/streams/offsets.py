@@ -19,7 +19,7 @@ from tallybook.metadata.records.format import check_format
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.stream.position import TAG_CHARS, Position
 
-from .snapshot import RecordPlace, RecordRange
+from ..query.record_snapshot import RecordPlace, RecordRange
 
 FORMAT: Final = 1
 NO_NUMBER: Final = -1

@@ -13,13 +13,13 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.stream.head import Head, StreamSegment
 from tallybook.stream.position import Position
 
-from ..ledgers.partitions import partitions_of, planned_range_of
 from ..ledgers.planning import row_groups
 from ..locations import LedgerLocation, read_metadata
 from ..options import ReadOptions
+from ..query.partitions import partitions_of, planned_range_of
+from ..query.record_snapshot import RecordRange, RecordSnapshot
 from .bounds_resolution import ResolvedPlace, StreamResolver, listed, resolve_records
 from .ranges import PlannedRecordRange, RecordGap, RecordPartition, wanted_entries
-from .snapshot import RecordRange, RecordSnapshot
 
 _ENTRY_BYTES: Final = 64 * KIB
 """Assumed size of an entry of an open segment if its bookies do not report it."""

@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias
 from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap, TallybookError
 from tallybook.stream.position import TAG_CHARS, Position
 
-from ..ledgers.partitions import EntryPartition, PlannedRange
-from .snapshot import RecordPlace
+from ..query.partitions import EntryPartition, PlannedRange
+from ..query.record_snapshot import RecordPlace
 
 RecordGapKind: TypeAlias = Literal["lost", "truncated", "deleted"]
 

@@ -18,7 +18,7 @@ from tallybook.stream.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.records.columnar import EnvelopeColumns, Flags, Int64Array, damage, decode
 
-from ..gaps import EntryGap
+from ..query.gaps import EntryGap
 from .ranges import PlannedRecordRange, RecordGap, RecordGapKind
 
 _TIME: Final = pa.timestamp("us", "UTC")

@@ -11,12 +11,12 @@ import pyarrow as pa
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from ..columns import columns_for
-from ..gaps import EntryGap
 from ..ledgers.reading import EntryRows, read_partition
+from ..ledgers.row_shaping import RowShaper
 from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
 from ..payloads.payloads import parser_of
-from ..row_shaping import RowShaper
+from ..query.gaps import EntryGap
 from .bounds_resolution import StreamResolver
 from .ranges import PlannedRecordRange, RecordGap, RecordPartition
 from .rows import RecordRows

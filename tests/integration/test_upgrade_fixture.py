@@ -52,7 +52,7 @@ from tallybook.sim.upgrade.contents import (
 )
 from tallybook.sim.upgrade.fixture import WIRE_SUFFIX, names_in, nodes_of, places_of, say_where, unpack
 from tallybook.spark.ledgers.offset import StreamOffset
-from tallybook.spark.ledgers.snapshot import parse_snapshot
+from tallybook.spark.query.snapshot import parse_snapshot
 from tallybook.spark.streams.offsets import RecordOffset
 from tallybook.stream import Start, StreamStore
 

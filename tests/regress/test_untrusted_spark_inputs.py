@@ -12,7 +12,7 @@ from tallybook.spark.ledgers.offset import StreamOffset
 from tallybook.spark.options import PayloadOptions, read_options
 from tallybook.spark.payloads.avro_types import ddl_of
 from tallybook.spark.payloads.payloads import parser_of
-from tallybook.spark.streams.bounds import RecordBounds
+from tallybook.spark.query.bounds import RecordBounds
 from tallybook.spark.streams.offsets import RecordOffset
 
 ENDLESS: Any = json.loads("1e999")

@@ -18,14 +18,14 @@ from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.spark.gaps import EntryGap
-from tallybook.spark.id_ranges import IdRanges
-from tallybook.spark.ledgers.partitions import EntryPartition
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
 from tallybook.spark.ledgers.reading import read_partition
-from tallybook.spark.ledgers.snapshot import Snapshot
 from tallybook.spark.locations import BucketLocation, OpenedArchive, TaskBucketLocation
 from tallybook.spark.options import LocationOptions, ReadOptions
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.id_ranges import IdRanges
+from tallybook.spark.query.partitions import EntryPartition
+from tallybook.spark.query.snapshot import Snapshot
 
 URL = "memory:"
 

@@ -10,17 +10,17 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.spark.gaps import EntryGap
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import ClusterLocation
 from tallybook.spark.options import LocationOptions, ReadOptions
-from tallybook.spark.streams.bounds import bounds_of, parse_bound
+from tallybook.spark.query.bounds import bounds_of, parse_bound
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.record_snapshot import RecordRange
 from tallybook.spark.streams.bounds_resolution import StreamResolver, resolve_records
 from tallybook.spark.streams.offsets import RecordOffset, StreamProgress
 from tallybook.spark.streams.planning import plan_records
 from tallybook.spark.streams.ranges import RecordGap, RecordPartition
 from tallybook.spark.streams.rows import RecordRows
-from tallybook.spark.streams.snapshot import RecordRange
 from tallybook.stream import StreamStore, StreamWriter
 from tallybook.stream.head import Head
 from tallybook.stream.position import Position

@@ -30,13 +30,13 @@ from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault,
 from tallybook.sim.stage.archive import TINY, ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.spark.gaps import EntryGap
-from tallybook.spark.ledgers.partitions import EntryPartition, planned_range_of
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
 from tallybook.spark.ledgers.reading import EntryRows, read_partition
-from tallybook.spark.ledgers.snapshot import Snapshot, TimeRange
 from tallybook.spark.locations import LedgerBatches, LedgerLocation
 from tallybook.spark.options import LocationOptions, ReadOptions
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.partitions import EntryPartition, planned_range_of
+from tallybook.spark.query.snapshot import Snapshot, TimeRange
 
 from .parts import closed_ledger, written_ledger
 

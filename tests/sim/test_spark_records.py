@@ -16,17 +16,17 @@ from tallybook.core.errors import DataMissing, InvalidArgument, NoSuchStream, St
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.spark.columns import columns_for
-from tallybook.spark.gaps import EntryGap
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import ClusterLocation, _LazyArchive
 from tallybook.spark.options import LocationOptions, ReadOptions
-from tallybook.spark.streams.bounds import RecordBounds, bounds_of, parse_bound
+from tallybook.spark.query.bounds import RecordBounds, bounds_of, parse_bound
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.record_snapshot import RecordRange, RecordSnapshot
 from tallybook.spark.streams.bounds_resolution import StreamResolver, resolve_records
 from tallybook.spark.streams.micro_batches import RecordStreamReader
 from tallybook.spark.streams.planning import plan_records, sizes_of
 from tallybook.spark.streams.ranges import RecordPartition
 from tallybook.spark.streams.rows import RecordRows
-from tallybook.spark.streams.snapshot import RecordRange, RecordSnapshot
 from tallybook.stream import Start, StreamStore
 from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing

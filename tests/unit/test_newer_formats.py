@@ -53,7 +53,7 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security import archive_keys
 from tallybook.sim.deterministic import SimDisk
 from tallybook.spark.ledgers import offset as stream_offset
-from tallybook.spark.ledgers import snapshot
+from tallybook.spark.query import snapshot
 from tallybook.spark.streams import offsets
 from tallybook.stream import catalog, head_codec, namespaces
 from tallybook.stream.delivery.record import Delivery

@@ -9,8 +9,6 @@ from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.objects.credentials import AzureCredentials, S3Credentials
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
-from tallybook.spark.id_ranges import NO_IDS, IdRanges
-from tallybook.spark.ledgers.snapshot import Snapshot, TimeRange
 from tallybook.spark.option_names import LOCATION_OPTIONS
 from tallybook.spark.options import (
     READ,
@@ -21,7 +19,9 @@ from tallybook.spark.options import (
     read_options,
     write_options,
 )
-from tallybook.spark.streams.bounds import RecordBounds
+from tallybook.spark.query.bounds import RecordBounds
+from tallybook.spark.query.id_ranges import NO_IDS, IdRanges
+from tallybook.spark.query.snapshot import Snapshot, TimeRange
 
 GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "first": 0, "last": 9}]}'
 

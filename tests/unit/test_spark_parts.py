@@ -17,13 +17,13 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.archived import IndexPart, Receipt
 from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState
 from tallybook.spark.columns import columns_of
-from tallybook.spark.gaps import EntryGap
-from tallybook.spark.id_ranges import NO_IDS, IdRanges
 from tallybook.spark.ledgers.offset import BatchLimit, ClosedLedger, StreamOffset
-from tallybook.spark.ledgers.partitions import PlannedRange, partitions_of, planned_range_of
-from tallybook.spark.ledgers.snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
 from tallybook.spark.options import NO_LIMIT, LocationOptions, PayloadOptions, ReadOptions
 from tallybook.spark.payloads.avro_types import ddl_of
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.id_ranges import NO_IDS, IdRanges
+from tallybook.spark.query.partitions import PlannedRange, partitions_of, planned_range_of
+from tallybook.spark.query.snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
 
 IDS = st.integers(0, MAX_ID)
 FEW_IDS = st.integers(0, 40)

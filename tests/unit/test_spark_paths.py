@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.core.errors import InvalidConfig
-from tallybook.spark.ledgers.native import AZURE_ACCOUNT, spark_path
+from tallybook.spark.native import AZURE_ACCOUNT, spark_path
 
 
 @pytest.mark.parametrize(

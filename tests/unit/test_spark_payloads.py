@@ -16,11 +16,11 @@ from pyspark.sql import types as spark
 from tallybook.archive.format.schema import SCHEMA
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.spark.columns import columns_of
-from tallybook.spark.gaps import EntryGap
 from tallybook.spark.ledgers.reading import EntryRows
+from tallybook.spark.ledgers.row_shaping import BATCH_BYTES, RowShaper
 from tallybook.spark.options import LocationOptions, PayloadOptions, ReadOptions
 from tallybook.spark.payloads.payloads import MAX_REASON_CHARACTERS, Parser, check_value, parser_of, value_ddl
-from tallybook.spark.row_shaping import BATCH_BYTES, RowShaper
+from tallybook.spark.query.gaps import EntryGap
 
 
 def struct(**fields: spark.DataType) -> spark.StructType:

@@ -15,8 +15,8 @@ from tallybook.core.errors import InvariantViolation
 from tallybook.spark import TallybookDataSource
 from tallybook.spark import locations as places
 from tallybook.spark.columns import columns_for
-from tallybook.spark.ledgers.partitions import EntryPartition
 from tallybook.spark.options import read_options
+from tallybook.spark.query.partitions import EntryPartition
 
 MANY = [{"ledger": each, "first": 0, "last": 9} for each in range(10_000)]
 STREAMS = [

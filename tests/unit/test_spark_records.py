@@ -20,17 +20,17 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.columns import columns_for
-from tallybook.spark.gaps import EntryGap
-from tallybook.spark.ledgers.partitions import partitions_of
-from tallybook.spark.ledgers.snapshot import parse_snapshot
 from tallybook.spark.options import LocationOptions, PayloadOptions, ReadOptions, read_options, write_options
-from tallybook.spark.streams.bounds import RecordBounds, bounds_of, parse_bound
+from tallybook.spark.query.bounds import RecordBounds, bounds_of, parse_bound
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.partitions import partitions_of
+from tallybook.spark.query.record_snapshot import RecordRange, RecordSnapshot
+from tallybook.spark.query.snapshot import parse_snapshot
 from tallybook.spark.streams.native import unscanned
 from tallybook.spark.streams.offsets import NO_NUMBER, RecordOffset, StreamProgress, fair_shares, records_within
 from tallybook.spark.streams.planning import RecordPlan
 from tallybook.spark.streams.ranges import PlannedRecordRange, RecordGap, wanted_entries
 from tallybook.spark.streams.rows import RecordRows
-from tallybook.spark.streams.snapshot import RecordRange, RecordSnapshot
 from tallybook.stream.position import Position
 from tallybook.stream.records.envelope import START, EnvelopeKind, RecordColumns, encode_mark, encode_records
 from tallybook.stream.start import Start

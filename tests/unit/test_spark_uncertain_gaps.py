@@ -9,9 +9,9 @@ import pytest
 from tallybook.core.errors import EntryCorrupt
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.spark.gaps import EntryGap
-from tallybook.spark.ledgers.partitions import EntryPartition, PlannedRange
 from tallybook.spark.ledgers.reading import read_partition
+from tallybook.spark.query.gaps import EntryGap
+from tallybook.spark.query.partitions import EntryPartition, PlannedRange
 
 LEDGER = LedgerMetadata(
     7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, state=LedgerState.CLOSED, last_entry_id=9, length=90

@@ -13,12 +13,12 @@ from pyspark.sql import types as spark
 
 from tallybook.archive.format.schema import SCHEMA
 from tallybook.core.errors import InvalidArgument, InvalidConfig
-from tallybook.spark.id_ranges import IdRanges
 from tallybook.spark.ledgers.offset import StreamOffset
-from tallybook.spark.ledgers.snapshot import parse_snapshot
 from tallybook.spark.options import PayloadOptions, batch_options, read_options, write_options
 from tallybook.spark.payloads.avro_types import ddl_of
 from tallybook.spark.payloads.payloads import Parser, parser_of, value_ddl
+from tallybook.spark.query.id_ranges import IdRanges
+from tallybook.spark.query.snapshot import parse_snapshot
 from tallybook.spark.streams.offsets import RecordOffset
 
 from ..harness import REFUSED, Target, attempt, same
@@ -82,7 +82,7 @@ def some_texts() -> Iterator[bytes]:
     yield b"0-9223372036854775807"
 
 
-@TARGET.decoder("spark/id_ranges.py:IdRanges.parse", seeds=some_texts)
+@TARGET.decoder("spark/query/id_ranges.py:IdRanges.parse", seeds=some_texts)
 def id_ranges(data: bytes) -> None:
     """Sets of ids as ranges."""
     text = data.decode(errors="replace")
@@ -125,12 +125,12 @@ def some_snapshots() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "spark/ledgers/snapshot.py:parse_snapshot",
-    "spark/ledgers/snapshot.py:Snapshot.of_json",
-    "spark/ledgers/snapshot.py:_range_of",
-    "spark/ledgers/snapshot.py:_time_of",
-    "spark/streams/snapshot.py:RecordSnapshot.of_json",
-    "spark/streams/snapshot.py:_range_of",
+    "spark/query/snapshot.py:parse_snapshot",
+    "spark/query/snapshot.py:Snapshot.of_json",
+    "spark/query/snapshot.py:_range_of",
+    "spark/query/snapshot.py:_time_of",
+    "spark/query/record_snapshot.py:RecordSnapshot.of_json",
+    "spark/query/record_snapshot.py:_range_of",
     seeds=some_snapshots,
 )
 def snapshots(data: bytes) -> None:

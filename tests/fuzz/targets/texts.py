@@ -24,7 +24,7 @@ from tallybook.repair.diagnosis.sampling import points_in
 from tallybook.runtime.http.scrape import parse_metrics
 from tallybook.runtime.settings import ENVIRONMENT_PREFIX, LEVEL_SEPARATOR, load_settings
 from tallybook.runtime.tracing.traceparent import decode_traceparent
-from tallybook.spark.streams.bounds import bounds_of, parse_bound
+from tallybook.spark.query.bounds import bounds_of, parse_bound
 from tallybook.stream import names
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.position import Position
@@ -176,8 +176,8 @@ def some_texts() -> Iterator[bytes]:
 @TARGET.decoder(
     "cli/lines/stream_bounds.py:parse_start",
     "cli/lines/stream_bounds.py:parse_condition",
-    "spark/streams/bounds.py:parse_bound",
-    "spark/streams/bounds.py:_as_time",
+    "spark/query/bounds.py:parse_bound",
+    "spark/query/bounds.py:_as_time",
     "stream/start.py:Start.timestamp",
     "stream/start.py:_position",
     "stream/names.py:check_stream_name",
@@ -224,7 +224,7 @@ def some_patterns() -> Iterator[bytes]:
     yield b"*a" * 60 + b"\n" + b"a" * 250 + b"b"
 
 
-@TARGET.decoder("spark/streams/bounds.py:bounds_of", "spark/streams/bounds.py:_fits", seeds=some_patterns)
+@TARGET.decoder("spark/query/bounds.py:bounds_of", "spark/query/bounds.py:_fits", seeds=some_patterns)
 def patterns(data: bytes) -> None:
     """Patterns that select the streams of a query."""
     pattern, _, name = data.decode(errors="replace").partition("\n")

@@ -19,7 +19,7 @@ from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.records.format import check_format
 
-from ..streams.snapshot import RecordSnapshot
+from .record_snapshot import RecordSnapshot
 
 FORMAT: Final = 1
 

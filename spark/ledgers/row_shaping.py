@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from tallybook.core.limits import MIB
 
-from .columns import TableColumns
-from .gaps import EntryGap
-from .ledgers.reading import EntryRows
-from .options import ReadOptions
-from .payloads.payloads import Parser
+from ..columns import TableColumns
+from ..options import ReadOptions
+from ..payloads.payloads import Parser
+from ..query.gaps import EntryGap
+from .reading import EntryRows
 
 BATCH_BYTES: Final = 4 * MIB
 """Approximate size of an Arrow batch passed to Spark."""

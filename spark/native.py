@@ -25,17 +25,17 @@ from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.blocking.loop_thread import LoopThread
 from tallybook.runtime.settings import variable
 
-from ..columns import ENTRY_DDL
-from ..locations import LedgerLocation, open_location
-from ..options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
-from ..source import NAME, TallybookDataSource
-from ..streams.native import NativeRecords, plan_native, records_of
-from ..streams.planning import resolve_record_snapshot
-from ..streams.snapshot import RecordSnapshot
-from .partitions import planned_range_of
-from .planning import resolve_snapshot
-from .row_selection import FILE, ScannedObject, chosen_rows
-from .snapshot import Snapshot
+from .columns import ENTRY_DDL
+from .ledgers.planning import resolve_snapshot
+from .ledgers.row_selection import FILE, ScannedObject, chosen_rows
+from .locations import LedgerLocation, open_location
+from .options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
+from .query.partitions import planned_range_of
+from .query.record_snapshot import RecordSnapshot
+from .query.snapshot import Snapshot
+from .source import NAME, TallybookDataSource
+from .streams.native import NativeRecords, plan_native, records_of
+from .streams.planning import resolve_record_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,7 +18,7 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 
-from ..gaps import EntryGap
+from .gaps import EntryGap
 from .snapshot import ALL_TIMES, TimeRange
 
 DEFAULT_PARTITION_BYTES: Final = 128 * MIB
