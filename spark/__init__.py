@@ -4,9 +4,10 @@
     spark.dataSource.register(TallybookDataSource)
     spark.read.format("tallybook").option("metadata", URI).load()
 
-docs/use/spark.md lists tables, columns and options. ``source.py`` is the entrance. ``ledgers/`` and ``streams/`` read
-and write entries and records, ``payloads/`` parses payloads, ``pipelines/`` has jobs over a whole archive. No server
-or client module imports this room: PySpark is optional.
+docs/use/spark.md lists tables, columns and options. ``source.py`` is the entrance, and ``native.py`` for
+``read_ledgers``. ``ledgers/`` and ``streams/`` read and write entries and records, ``query/`` has the values that
+describe a query, ``payloads/`` parses payloads, ``pipelines/`` has jobs over a whole archive. No server or client
+module imports this room: PySpark is optional.
 """
 
 from __future__ import annotations
