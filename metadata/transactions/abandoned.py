@@ -19,7 +19,7 @@ from ..ledger.model import LedgerMetadata
 from ..ledger_update import LedgerUpdater
 from ..records.listing import record_names
 from ..store import MetadataStore, Ok
-from .commit import (
+from .commit_protocol import (
     MAX_TRIES,
     delete_attempt,
     delete_emptied,

@@ -15,7 +15,7 @@ The delivery record of a sink has space for one batch. Before another batch repl
 which may only be slow, then cannot commit it.
 
 A committed batch is in the stream, or will be; of an uncommitted one, no record ever is. Repeating a committed batch
-changes nothing, even with other rows. The commit itself is in ``metadata/transactions/commit``.
+changes nothing, even with other rows. The commit itself is in ``metadata/transactions``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok
-from tallybook.metadata.transactions.commit import commit, renew
+from tallybook.metadata.transactions.commit_protocol import commit, renew
 from tallybook.metadata.transactions.model import Transaction, last_committed, read_sink
 from tallybook.metadata.transactions.sink_record import SINKS
 from tallybook.runtime.logging import logger

@@ -11,7 +11,7 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerStat
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.transactions.abandoned import delete_abandoned
-from tallybook.metadata.transactions.commit import abandon, commit, forget, record_attempt
+from tallybook.metadata.transactions.commit_protocol import abandon, commit, forget, record_attempt
 from tallybook.metadata.transactions.model import SINCE, Transaction, View, is_pending, read_view, transaction_of
 from tallybook.metadata.transactions.sink_record import Committed, SinkRecord
 from tallybook.runtime.clock import RealClock

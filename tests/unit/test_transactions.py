@@ -25,7 +25,7 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerStat
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import MetadataStore, Ok
-from tallybook.metadata.transactions.commit import abandon, commit, discard, record_attempt, was_committed
+from tallybook.metadata.transactions.commit_protocol import abandon, commit, discard, record_attempt, was_committed
 from tallybook.metadata.transactions.model import (
     EVERYTHING,
     Transaction,

@@ -11,7 +11,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.transactions.commit import commit, forget, record_attempt
+from tallybook.metadata.transactions.commit_protocol import commit, forget, record_attempt
 from tallybook.metadata.transactions.model import Transaction, View, read_view
 from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, SinkRecord, attempt_of, check_fits
 from tallybook.runtime.clock import RealClock
