@@ -9,7 +9,7 @@ from typing import Final
 from .ledger.model import LedgerMetadata
 from .records.json_errors import DECODE_ERRORS
 from .store import MetadataStore
-from .transactions.model import SINK, STAGED
+from .transactions import SINK, STAGED
 
 STREAM: Final = "tallybook.stream"
 """Key in a ledger's custom metadata: the stream that it is a segment of."""

@@ -34,7 +34,7 @@ from tallybook.core.errors import (
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import Receipt, abandon_archiving, release_copies
 from tallybook.metadata.ledger_update import LedgerUpdater
-from tallybook.metadata.transactions.abandoned import delete_abandoned
+from tallybook.metadata.transactions import delete_abandoned
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng

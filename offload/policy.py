@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import OFFLOAD_AFTER
 from tallybook.metadata.ledger.model import LedgerMetadata
-from tallybook.metadata.transactions.model import is_pending, is_staged
+from tallybook.metadata.transactions import is_pending, is_staged
 
 CLOCKS_DIFFER_MS: Final = 60_000
 """Clock tolerance: a creation time further in the future comes from a wrong clock, and counts as old."""

@@ -28,7 +28,7 @@ from tallybook.metadata.id_block import raise_counter
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions.model import unmarked
+from tallybook.metadata.transactions import unmarked
 from tallybook.runtime.tasks import Workers
 
 

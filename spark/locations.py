@@ -29,7 +29,7 @@ from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
-from tallybook.metadata.transactions.model import EVERYTHING, View, read_view
+from tallybook.metadata.transactions import EVERYTHING, View, read_view
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers

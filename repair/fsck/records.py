@@ -18,7 +18,7 @@ from tallybook.metadata.records.restored_store import REMEDY as BEHIND_REMEDY
 from tallybook.metadata.records.restored_store import decode_restore_record
 from tallybook.metadata.records.security_required import RECORD as SECURED
 from tallybook.metadata.records.security_required import decode_required
-from tallybook.metadata.transactions.sink_record import ATTEMPTS, ATTEMPTS_ONCE, CLOCK, SINKS, SinkRecord, attempt_of
+from tallybook.metadata.transactions import ATTEMPTS, ATTEMPTS_ONCE, CLOCK, SINKS, SinkRecord, attempt_of
 
 from ..tasks import PREFIX as TASKS
 from ..tasks import decode_task

@@ -22,8 +22,7 @@ from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.client import Client
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.ledger_update import LedgerUpdater
-from tallybook.metadata.transactions.commit_protocol import commit, record_attempt
-from tallybook.metadata.transactions.model import PENDING, Transaction
+from tallybook.metadata.transactions import PENDING, Transaction, commit, record_attempt
 from tallybook.spark.ledgers.offset import StreamOffset
 from tallybook.spark.query.id_ranges import IdRanges
 from tallybook.spark.query.snapshot import Snapshot

@@ -21,7 +21,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.keys import key_matches, ledger_key
 from tallybook.metadata.ledger.model import LedgerMetadata
-from tallybook.metadata.transactions.model import is_staged
+from tallybook.metadata.transactions import is_staged
 from tallybook.runtime.tasks import run_together
 
 from ..locations import LedgerLocation, read_metadata

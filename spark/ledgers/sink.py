@@ -1,7 +1,7 @@
 """Writers of rows to ledgers: each task writes its own ledger, and all ledgers of a batch are published atomically.
 
 Exactly once: a micro-batch is a transaction of its sink, numbered by Spark, and a transaction is committed only once
-(``metadata/transactions/commit_protocol.py``). Entries of a ledger are in the order of the task's rows. Ledgers of failed or
+(``metadata/transactions``). Entries of a ledger are in the order of the task's rows. Ledgers of failed or
 speculative tasks stay invisible and are deleted by the next commit, or later by the offloader.
 """
 
@@ -32,15 +32,16 @@ from tallybook.core.limits import MIB
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions.commit_protocol import (
+from tallybook.metadata.transactions import (
+    Transaction,
     abandon,
     commit,
     discard,
     forget,
+    last_committed,
     record_attempt,
     was_committed,
 )
-from tallybook.metadata.transactions.model import Transaction, last_committed
 from tallybook.runtime.blocking.loop_thread import LoopThread
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger

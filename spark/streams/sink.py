@@ -26,7 +26,7 @@ from tallybook.core.errors import (
     StreamEnded,
     StreamExists,
 )
-from tallybook.metadata.transactions.model import Transaction, last_committed
+from tallybook.metadata.transactions import Transaction, last_committed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng

@@ -49,9 +49,7 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok
-from tallybook.metadata.transactions.commit_protocol import commit, renew
-from tallybook.metadata.transactions.model import Transaction, last_committed, read_sink
-from tallybook.metadata.transactions.sink_record import SINKS
+from tallybook.metadata.transactions import SINKS, Transaction, commit, last_committed, read_sink, renew
 from tallybook.runtime.logging import logger
 
 from ..catalog import StreamCatalog

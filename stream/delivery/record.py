@@ -18,8 +18,7 @@ from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.records.format import load_json, reporting_damage
-from tallybook.metadata.transactions.model import STAGED, Transaction
-from tallybook.metadata.transactions.sink_record import SINKS
+from tallybook.metadata.transactions import SINKS, STAGED, Transaction
 
 DELIVERIES: Final = "stream-deliveries/"
 PART: Final = "tallybook.part"

@@ -30,8 +30,7 @@ from tallybook.core.settings import ClientSettings, StorageSettings
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.records.listing import record_names
-from tallybook.metadata.transactions.commit_protocol import commit
-from tallybook.metadata.transactions.model import PENDING, Transaction, read_view
+from tallybook.metadata.transactions import PENDING, Transaction, commit, read_view
 from tallybook.metadata.uri import open_metadata
 from tallybook.metadata.zookeeper import layout
 from tallybook.runtime.clock import RealClock

@@ -16,7 +16,7 @@ from tallybook.core.errors import DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import MetadataRecord, MetadataStore
-from tallybook.metadata.transactions.sink_record import SinkRecord
+from tallybook.metadata.transactions import SinkRecord
 from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import CHECKED_RECORD, Auditor
 from tallybook.repair.fsck.records import RECORD_KINDS

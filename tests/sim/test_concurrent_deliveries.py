@@ -14,8 +14,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, StreamFenced, TallybookError
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions.commit_protocol import commit
-from tallybook.metadata.transactions.model import Transaction
+from tallybook.metadata.transactions import Transaction, commit
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore

@@ -15,7 +15,7 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import ArchiveAttempt, Receipt, begin_archiving
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.transactions.model import Transaction
+from tallybook.metadata.transactions import Transaction
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.offload.survey import ROUNDS_UNREAD
 from tallybook.offload.verify import verify_object, verify_objects

@@ -11,7 +11,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, NoSuchLedger, RequestTimeout
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
-from tallybook.metadata.transactions.model import EVERYTHING, View
+from tallybook.metadata.transactions import EVERYTHING, View
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.spark.ledgers.planning import CONCURRENT_ENDS, END_SECONDS, resolve_snapshot

@@ -24,7 +24,7 @@ from tallybook.core.errors import (
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo
-from tallybook.metadata.transactions.model import View, read_view
+from tallybook.metadata.transactions import View, read_view
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.stage.archive import TINY, ArchiveStage

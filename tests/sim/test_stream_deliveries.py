@@ -18,8 +18,7 @@ from tallybook.core.errors import (
     StreamOwned,
     TallybookError,
 )
-from tallybook.metadata.transactions.commit_protocol import commit
-from tallybook.metadata.transactions.model import last_committed, read_sink
+from tallybook.metadata.transactions import commit, last_committed, read_sink
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore

@@ -13,7 +13,7 @@ from tallybook.client.client import Client
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions.commit_protocol import record_attempt
+from tallybook.metadata.transactions import record_attempt
 from tallybook.runtime.rng import SystemRng
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL

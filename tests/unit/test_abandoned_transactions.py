@@ -10,10 +10,20 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.transactions.abandoned import delete_abandoned
-from tallybook.metadata.transactions.commit_protocol import abandon, commit, forget, record_attempt
-from tallybook.metadata.transactions.model import SINCE, Transaction, View, is_pending, read_view, transaction_of
-from tallybook.metadata.transactions.sink_record import Committed, SinkRecord
+from tallybook.metadata.transactions import (
+    SinkRecord,
+    Transaction,
+    View,
+    abandon,
+    commit,
+    delete_abandoned,
+    forget,
+    is_pending,
+    read_view,
+    record_attempt,
+)
+from tallybook.metadata.transactions.model import SINCE, transaction_of
+from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript

@@ -34,7 +34,7 @@ from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import MetadataStore, Versioned
-from tallybook.metadata.transactions.model import read_view
+from tallybook.metadata.transactions import read_view
 from tallybook.offload.rebuild import Rebuilt, claim_bucket, rebuild_catalog
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng

@@ -44,7 +44,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records import format as record_format
 from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import BookieInfo, BookieMode
-from tallybook.metadata.transactions.sink_record import SinkRecord
+from tallybook.metadata.transactions import SinkRecord
 from tallybook.repair.pause import paused_since
 from tallybook.repair.service import repair_status
 from tallybook.repair.tasks import Task, decode_task

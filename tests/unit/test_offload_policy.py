@@ -11,7 +11,8 @@ from tallybook.core.quorum import Quorum
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import OFFLOAD_AFTER, ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions.model import Transaction, settled
+from tallybook.metadata.transactions import Transaction
+from tallybook.metadata.transactions.model import settled
 from tallybook.offload.bucket.orphans import OrphanWatch, Owned
 from tallybook.offload.policy import Due, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from tallybook.core.errors import InvalidConfig, NoSuchCluster
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
-from tallybook.metadata.transactions.model import Transaction
+from tallybook.metadata.transactions import Transaction
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng

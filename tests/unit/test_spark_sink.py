@@ -13,8 +13,7 @@ from pyspark.sql import types as spark
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions.commit_protocol import record_attempt
-from tallybook.metadata.transactions.model import Transaction, read_view
+from tallybook.metadata.transactions import Transaction, read_view, record_attempt
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng

@@ -13,7 +13,8 @@ from tallybook.core.errors import DamagedFile, EntryTooLarge, InvalidArgument, I
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions.model import Transaction, is_staged, settled
+from tallybook.metadata.transactions import Transaction, is_staged
+from tallybook.metadata.transactions.model import settled
 from tallybook.spark.ledgers.planning import is_wanted
 from tallybook.spark.options import read_options
 from tallybook.spark.streams.staging import EnvelopeStager, check_rows

@@ -25,17 +25,20 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerStat
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import MetadataStore, Ok
-from tallybook.metadata.transactions.commit_protocol import abandon, commit, discard, record_attempt, was_committed
-from tallybook.metadata.transactions.model import (
+from tallybook.metadata.transactions import (
     EVERYTHING,
     Transaction,
     View,
+    abandon,
+    commit,
+    discard,
     is_pending,
     last_committed,
     read_view,
-    settled,
-    transaction_of,
+    record_attempt,
+    was_committed,
 )
+from tallybook.metadata.transactions.model import settled, transaction_of
 from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng

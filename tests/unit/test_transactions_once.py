@@ -11,9 +11,17 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.transactions.commit_protocol import commit, forget, record_attempt
-from tallybook.metadata.transactions.model import Transaction, View, read_view
-from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, SinkRecord, attempt_of, check_fits
+from tallybook.metadata.transactions import (
+    SinkRecord,
+    Transaction,
+    View,
+    attempt_of,
+    commit,
+    forget,
+    read_view,
+    record_attempt,
+)
+from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, check_fits
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript

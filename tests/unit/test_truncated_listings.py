@@ -13,8 +13,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.bookie_modes import requested_modes
 from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import LedgerPage, MetadataStore, RecordPage
-from tallybook.metadata.transactions.commit_protocol import was_committed
-from tallybook.metadata.transactions.model import Transaction
+from tallybook.metadata.transactions import Transaction, was_committed
 from tallybook.repair.tasks import TaskBoard
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.sim.deterministic import World

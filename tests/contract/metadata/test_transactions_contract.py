@@ -10,10 +10,18 @@ from tallybook.core.errors import Conflict, NoSuchLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
-from tallybook.metadata.transactions.abandoned import delete_abandoned
-from tallybook.metadata.transactions.commit_protocol import abandon, commit, forget, record_attempt
-from tallybook.metadata.transactions.model import Transaction, last_committed, read_view
-from tallybook.metadata.transactions.sink_record import MAX_LEDGERS_BYTES, SinkRecord
+from tallybook.metadata.transactions import (
+    SinkRecord,
+    Transaction,
+    abandon,
+    commit,
+    delete_abandoned,
+    forget,
+    last_committed,
+    read_view,
+    record_attempt,
+)
+from tallybook.metadata.transactions.sink_record import MAX_LEDGERS_BYTES
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript

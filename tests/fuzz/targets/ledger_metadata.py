@@ -15,7 +15,8 @@ from tallybook.metadata.codec import StoredRegistration, decode_bookie, decode_l
 from tallybook.metadata.ledger.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from tallybook.metadata.store import BookieInfo, BookieMode, Deletion
-from tallybook.metadata.transactions.model import is_pending, transaction_of
+from tallybook.metadata.transactions import is_pending
+from tallybook.metadata.transactions.model import transaction_of
 from tallybook.metadata.uri import parse_uri
 from tallybook.metadata.zookeeper import layout
 from tallybook.offload.policy import _own_min_age_s

@@ -22,9 +22,9 @@ from tallybook.metadata.records.security_required import decode_required
 from tallybook.metadata.rules import check_record_name
 from tallybook.metadata.store import MetadataRecord, RecordPage
 from tallybook.metadata.stream_use import stream_of
-from tallybook.metadata.transactions import sink_record
+from tallybook.metadata.transactions import CLOCK, SinkRecord, attempt_of, sink_record
 from tallybook.metadata.transactions.model import read_clock
-from tallybook.metadata.transactions.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
+from tallybook.metadata.transactions.sink_record import Committed, attempt_name
 from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import Auditor
 from tallybook.repair.fsck.records import RECORD_KINDS

@@ -13,7 +13,7 @@ from pyspark.sql import types as spark_types
 
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchLedger
-from tallybook.metadata.transactions.model import Transaction
+from tallybook.metadata.transactions import Transaction
 from tallybook.spark.ledgers.sink import task_ledger
 from tallybook.spark.options import write_options
 from tallybook.spark.streams.sink import RecordBatchWriter

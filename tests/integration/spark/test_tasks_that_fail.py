@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from tallybook.core.errors import NoSuchLedger
-from tallybook.metadata.transactions.abandoned import delete_abandoned
+from tallybook.metadata.transactions import delete_abandoned
 from tallybook.spark.ledgers.sink import LedgerBatchWriter, SinkCluster
 from tallybook.spark.options import write_options
 
