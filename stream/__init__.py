@@ -5,6 +5,7 @@ docs/use/streams.md is the guide for users; `head` has the rules of segments and
 The stream library is a client of ledgers: nothing here talks to bookies, except through `tallybook.client`.
 """
 
+from .catalog.subscription_record import Cursor
 from .gaps import Gap, GapReason
 from .info import NamespaceInfo, SegmentInfo, StreamInfo, SubscriptionInfo, SubscriptionLag
 from .policy import StreamPolicy
@@ -12,11 +13,10 @@ from .position import Position
 from .reader.handle import StreamReader
 from .records.envelope import Record
 from .records.record import Outgoing, Payload
-from .retention.service import keep_for_ever, run_janitor
+from .service import keep_for_ever, run_janitor
 from .start import Start
 from .streams import StreamStore
 from .subscription.handle import SubscriptionReader
-from .subscription.record import Cursor
 from .writer.handle import StreamWriter
 from .writer.pending import PendingRecord
 

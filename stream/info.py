@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from .head import Head, StreamSegment
+from .catalog.head import Head, StreamSegment
+from .catalog.subscription_record import Cursor
 from .policy import StreamPolicy
-from .subscription.record import Cursor
 
 
 @dataclass(frozen=True, slots=True)

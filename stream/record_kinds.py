@@ -14,14 +14,14 @@ from tallybook.metadata.records.kinds import LedgerOwner, RecordKind, decoding
 from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.metadata.stream_use import CURSOR, HEADS, STREAM, head_record
 
-from .catalog import decode_name
-from .delivery.record import DELIVERIES, Delivery
-from .head_codec import decode_chapter, decode_head
+from .catalog.catalog import decode_name
+from .catalog.delivery_record import DELIVERIES, Delivery
+from .catalog.head_codec import decode_chapter, decode_head
+from .catalog.subscription_record import decode as decode_subscription
+from .catalog.subscription_record import ledgers_of
 from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record
-from .retention.service import LEADER_RECORD
+from .service import LEADER_RECORD
 from .sessions import SESSIONS
-from .subscription.record import decode as decode_subscription
-from .subscription.record import ledgers_of
 
 RESTORE: Final = "the stream cannot be opened: restore the record from a copy of the metadata"
 

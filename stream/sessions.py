@@ -29,7 +29,7 @@ from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
-from .head import Owner
+from .catalog.head import Owner
 from .load import StreamLoad
 
 SESSIONS: Final = "stream-sessions/"

@@ -28,9 +28,11 @@ from tallybook.runtime.concurrency.opening import opens
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.usage import MetricValue
 
-from .catalog import StreamCatalog
-from .delivery.deliveries import complete_left
-from .head import Head, Owner, begin_rename, set_policy, truncate
+from .catalog.catalog import StreamCatalog
+from .catalog.head import Head, Owner, begin_rename, set_policy, truncate
+from .catalog.stored_bytes import StoredBytes
+from .catalog.subscription_record import Cursor, Subscription, leave
+from .deliveries import complete_left
 from .info import (
     LagSweep,
     NamespaceInfo,
@@ -61,12 +63,10 @@ from .reader.tails import SharedTails
 from .records.dedup import DedupMemory
 from .releasing import release_soon
 from .retention.janitor import StreamJanitor
-from .retention.stored_bytes import StoredBytes
 from .sessions import OwnershipWait, StreamSession
 from .start import Start
 from .subscription.handle import SubscriptionReader, subscription_lifetime
 from .subscription.lag import LagMeter
-from .subscription.record import Cursor, Subscription, leave
 from .subscription.store import SubscriptionRecords
 from .writer.handle import StreamWriter
 from .writer.opening import StreamWriters

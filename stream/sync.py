@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from .blocking.generated import StreamReader, StreamStore, StreamWriter, SubscriptionReader
 from .blocking.writer import PendingRecord
+from .catalog.subscription_record import Cursor
 from .gaps import Gap, GapReason
 from .info import NamespaceInfo, SegmentInfo, StreamInfo, SubscriptionInfo, SubscriptionLag
 from .policy import StreamPolicy
@@ -28,7 +29,6 @@ from .position import Position
 from .records.envelope import Record
 from .records.record import Outgoing, Payload
 from .start import Start
-from .subscription.record import Cursor
 
 __all__ = [
     "Cursor",

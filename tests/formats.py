@@ -29,10 +29,10 @@ from tallybook.runtime.security import archive_keys
 from tallybook.spark.ledgers import offset as stream_offset
 from tallybook.spark.query import snapshot
 from tallybook.spark.streams import offsets
-from tallybook.stream import catalog, head_codec, namespaces
-from tallybook.stream.delivery import record as delivery_record
+from tallybook.stream import namespaces
+from tallybook.stream.catalog import catalog, delivery_record, head_codec
+from tallybook.stream.catalog import subscription_record as subscription
 from tallybook.stream.records import envelope
-from tallybook.stream.subscription import record as subscription
 from tallybook.wire.versions import SPOKEN
 
 FORMATS = {

@@ -10,14 +10,15 @@ from typing import Any, Final
 
 from tallybook.core.errors import Outcome, PositionMismatch
 from tallybook.core.ids import NO_ENTRY
-from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader, head
-from tallybook.stream.head import SegmentEnd
+from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader
+from tallybook.stream.catalog import head
+from tallybook.stream.catalog.head import SegmentEnd
+from tallybook.stream.reader.segment_end import RecoveredEnd, envelope_at, last_record
 from tallybook.stream.records.dedup import DedupWindow
 from tallybook.stream.retention.janitor import StreamJanitor, expired
 from tallybook.stream.subscription.store import SubscriptionRecords
 from tallybook.stream.writer import opening, takeover
 from tallybook.stream.writer.flow import RecordFlow
-from tallybook.stream.writer.segment_end import RecoveredEnd, envelope_at, last_record
 
 from .bug import Bug
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallybook.core.limits import KIB
 from tallybook.runtime.rng import Rng
-from tallybook.stream import head, sessions
+from tallybook.stream import sessions
+from tallybook.stream.catalog import head
 from tallybook.stream.retention import janitor as keeping
 from tallybook.stream.subscription import handle as subscription
 from tallybook.stream.writer import opening

@@ -13,9 +13,9 @@ from typing import Final
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.stream_use import CURSOR, HEADS, STREAM
-from tallybook.stream.head_codec import decode_chapter, decode_head
+from tallybook.stream.catalog import subscription_record as subscription
+from tallybook.stream.catalog.head_codec import decode_chapter, decode_head
 from tallybook.stream.names import CHAPTERS, SUBSCRIPTIONS
-from tallybook.stream.subscription import record as subscription
 
 from .oracle import Oracle
 

@@ -29,8 +29,8 @@ from tallybook.spark.query.snapshot import Snapshot
 from tallybook.spark.streams.offsets import RecordOffset, StreamProgress
 from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore
-from tallybook.stream.delivery.deliveries import Deliveries
-from tallybook.stream.delivery.record import Delivery, deliveries_of, staging
+from tallybook.stream.catalog.delivery_record import Delivery, deliveries_of, staging
+from tallybook.stream.deliveries import Deliveries
 
 PASSWORD: Final = b"correct horse"
 MADE_BY: Final = b"\x00an earlier version"

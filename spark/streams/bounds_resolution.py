@@ -22,14 +22,14 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import SystemRng
-from tallybook.stream.catalog import StreamCatalog
+from tallybook.stream.catalog.catalog import StreamCatalog
+from tallybook.stream.catalog.head import FIRST_SEGMENT, Head, StreamSegment
 from tallybook.stream.gaps import is_lost
-from tallybook.stream.head import FIRST_SEGMENT, Head, StreamSegment
 from tallybook.stream.position import Position
 from tallybook.stream.reader.seek import Seeker
+from tallybook.stream.reader.segment_end import envelope_at
 from tallybook.stream.records.envelope import Envelope, EnvelopeKind
 from tallybook.stream.start import Start, StartKind
-from tallybook.stream.writer.segment_end import envelope_at
 
 from ..locations import CONCURRENT_LOOKUPS, ClusterLocation, LedgerLocation
 from ..query.bounds import EARLIEST, LATEST, RecordBounds

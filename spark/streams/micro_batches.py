@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, NoSuchStream, StorageError
+from tallybook.stream.catalog.head import Head
 from tallybook.stream.gaps import is_lost
-from tallybook.stream.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.start import Start
 

@@ -10,7 +10,7 @@ from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NoSuchLedger, NoSuchStream, StorageError
 from tallybook.core.limits import KIB
 from tallybook.metadata.ledger.model import LedgerMetadata
-from tallybook.stream.head import Head, StreamSegment
+from tallybook.stream.catalog.head import Head, StreamSegment
 from tallybook.stream.position import Position
 
 from ..ledgers.planning import row_groups

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallybook.core.errors import InvariantViolation
-from tallybook.stream.head import Head
+from tallybook.stream.catalog.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.records.columnar import EnvelopeColumns, Flags, Int64Array, damage, decode
 

@@ -1,7 +1,7 @@
 """Writers of rows to a stream, exactly once.
 
 Each task writes its records, already in envelopes, into a staged ledger, which is invisible. The commit on the driver
-delivers them to the stream (``stream/delivery/deliveries``): a batch is appended once, completely and in order, however
+delivers them to the stream (``stream/deliveries``): a batch is appended once, completely and in order, however
 often Spark runs it; an uncommitted batch is never visible.
 """
 
@@ -31,8 +31,8 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
 from tallybook.stream import StreamInfo, StreamStore
-from tallybook.stream.delivery.deliveries import Deliveries
-from tallybook.stream.delivery.record import PART, staging, staging_sink
+from tallybook.stream.catalog.delivery_record import PART, staging, staging_sink
+from tallybook.stream.deliveries import Deliveries
 
 from ..catalog_tables import refuse_new_table
 from ..ledgers.sink import (

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tallybook.core.errors import EntryTooLarge, InvalidArgument, InvalidConfig, OutOfOrder
-from tallybook.stream.delivery.record import MAX_ID_BYTES, delivery_id
+from tallybook.stream.catalog.delivery_record import MAX_ID_BYTES, delivery_id
 from tallybook.stream.records.envelope import (
     HEADER_BYTES,
     MAX_RECORDS,

@@ -24,7 +24,8 @@ from tallybook.stream.reader.reading import Gaps, Slow
 from tallybook.stream.records.envelope import Record
 from tallybook.stream.records.record import ANYTHING, Anything, Outgoing, Payload
 from tallybook.stream.start import Start
-from tallybook.stream.subscription.record import Cursor
+
+from ..catalog.subscription_record import Cursor
 
 
 class StreamStore(StreamStoreBase):

@@ -16,8 +16,8 @@ from tallybook.core.errors import StreamClosed
 from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 
+from ..catalog.head import Head
 from ..gaps import Gap
-from ..head import Head
 from ..position import Position
 from ..records.envelope import Record
 from ..start import Start

@@ -29,9 +29,9 @@ from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 from tallybook.runtime.tasks import Tasks
 
-from ..catalog import StreamCatalog
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, StreamSegment
 from ..gaps import Gap, GapReason, is_lost
-from ..head import Head, StreamSegment
 from ..position import TAG_CHARS, Position
 from ..records.envelope import Envelope, EnvelopeKind, Record
 from ..start import Start

@@ -11,12 +11,12 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import NO_ENTRY
 
-from ..catalog import StreamCatalog
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, StreamSegment, Truncation
 from ..gaps import is_lost
-from ..head import Head, StreamSegment, Truncation
 from ..records.envelope import Envelope, Record, StreamMarks
 from ..start import Start, StartKind
-from ..writer.segment_end import envelope_at, last_record
+from .segment_end import envelope_at, last_record
 
 Place: TypeAlias = tuple[int, int, int]
 """Segment, entry and slot."""

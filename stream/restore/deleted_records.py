@@ -17,10 +17,10 @@ from tallybook.core.ids import MAX_ID
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.stream_use import HEADS, head_record
 
-from ..catalog import decode_name
-from ..head_codec import decode_chapter, decode_head
+from ..catalog import subscription_record as subscriptions
+from ..catalog.catalog import decode_name
+from ..catalog.head_codec import decode_chapter, decode_head
 from ..names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
-from ..subscription import record as subscriptions
 
 
 class DeletedRecords:

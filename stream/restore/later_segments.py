@@ -13,8 +13,8 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.stream_use import segment_of
 
-from ..head import Head, StreamSegment
-from ..head_codec import decode_chapter
+from ..catalog.head import Head, StreamSegment
+from ..catalog.head_codec import decode_chapter
 from ..names import chapter_record
 
 CONCURRENT_READS: Final = 32

@@ -31,11 +31,11 @@ from tallybook.metadata.id_block import raise_counter
 from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok, Unknown
 from tallybook.metadata.stream_use import HEADS, belongs_to_stream, head_record
 
-from ..catalog import decode_name
-from ..head import Head
-from ..head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from ..catalog import subscription_record as subscriptions
+from ..catalog.catalog import decode_name
+from ..catalog.head import Head
+from ..catalog.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from ..names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, name_record
-from ..subscription import record as subscriptions
 from .deleted_records import DeletedRecords
 from .later_segments import LaterSegments
 from .taken_names import enter_beside

@@ -9,9 +9,9 @@ from tallybook.core.errors import InvalidArgument, MetadataConflict, MetadataOut
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
 from tallybook.metadata.stream_use import head_record
 
-from ..catalog import decode_name, encode_name
-from ..head import Head
-from ..head_codec import decode_head, encode_head
+from ..catalog.catalog import decode_name, encode_name
+from ..catalog.head import Head
+from ..catalog.head_codec import decode_head, encode_head
 from ..names import check_stream_name, name_record
 
 _ID_CHARS: Final = 8

@@ -21,8 +21,8 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
-from ..catalog import StreamCatalog
-from ..head import Head, Owner, release
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, Owner, release
 from ..writer.takeover import take_over
 
 OPEN_GRACE_SECONDS: Final = 60.0

@@ -31,9 +31,8 @@ from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from ..catalog import StreamCatalog
-from ..delivery.deliveries import forget_all
-from ..head import (
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import (
     Chapter,
     Head,
     StreamSegment,
@@ -44,13 +43,14 @@ from ..head import (
     shorten_chapter,
     truncate,
 )
+from ..catalog.stored_bytes import StoredBytes, newest_first
+from ..deliveries import forget_all
 from ..namespaces import Namespaces
 from ..records.envelope import StreamMarks
 from ..sessions import LEASE_SECONDS, SESSIONS
 from ..subscription.store import SubscriptionRecords
+from ..writer.deletion import delete_ledgers
 from .abandoned_writers import AbandonedStreams
-from .deletion import delete_ledgers
-from .stored_bytes import StoredBytes, newest_first
 
 UNNAMED_MS: Final = 3_600_000
 """Age at which a stream without a name counts as an interrupted creation."""

@@ -35,12 +35,12 @@ from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon
 from tallybook.runtime.tasks import Tasks
 
-from ..head import Owner
+from ..catalog.head import Owner
+from ..catalog.subscription_record import Cursor, Subscription, announce, begin, rest
 from ..policy import StreamPolicy
 from ..position import Position
 from ..reader.handle import RecordBatches, StreamReader
 from ..records.envelope import Record
-from .record import Cursor, Subscription, announce, begin, rest
 from .store import SubscriptionRecords
 
 ADVANCES: Final = 10_000

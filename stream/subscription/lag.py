@@ -15,12 +15,12 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from ..catalog import StreamCatalog
-from ..head import Head, StreamSegment
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, StreamSegment
+from ..catalog.subscription_record import Cursor
 from ..info import LagSweep, SubscriptionKey, SubscriptionLag
 from ..names import SUBSCRIPTIONS
 from ..reader.seek import Seeker
-from .record import Cursor
 from .store import SubscriptionRecords
 
 MAX_SUBSCRIPTIONS: Final = 500

@@ -22,12 +22,22 @@ from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.logging import logger
 
+from ..catalog.head import Owner
+from ..catalog.subscription_record import (
+    Cursor,
+    Subscription,
+    cursor_of,
+    decode,
+    encode,
+    forget_doomed,
+    rest,
+    retire,
+    take,
+)
 from ..gaps import is_lost
-from ..head import Owner
 from ..info import SubscriptionInfo
 from ..names import SUBSCRIPTIONS, subscription_record
 from ..sessions import OwnershipWait
-from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, rest, retire, take
 
 DELETIONS: Final = 10
 """How often a deletion is retried when new readers keep taking the subscription."""

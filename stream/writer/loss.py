@@ -18,10 +18,10 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import NoSuchLedger, StorageError, TallybookError
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
+from ..catalog.head import SegmentEnd, StreamSegment
 from ..gaps import is_lost
-from ..head import SegmentEnd, StreamSegment
+from ..reader.segment_end import RecoveredEnd, envelope_at
 from ..records.envelope import MAX_RECORDS, Envelope, EnvelopeKind, StreamMarks
-from .segment_end import RecoveredEnd, envelope_at
 
 LOST_LEDGER_RECORDS: Final = 1 << 32
 """Assumed number of records in a ledger that is completely lost."""

@@ -11,14 +11,14 @@ from tallybook.client.client import Client
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 from tallybook.runtime.tasks import Tasks
 
-from ..catalog import StreamCatalog
-from ..head import Head, Owner, release
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, Owner, release
 from ..load import StreamLoad
 from ..namespaces import Namespaces
 from ..reader.handle import StreamReader
 from ..records.dedup import DedupMemory
-from ..records.last_ids import check_ids_fit, read_window
 from .handle import StreamWriter
+from .last_ids import check_ids_fit, read_window
 from .quota import WriterQuota
 from .segments import WriterSegments
 from .takeover import flow_of, take_over

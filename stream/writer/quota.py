@@ -8,10 +8,10 @@ from tallybook.core.errors import QuotaExceeded, TallybookError, is_defect
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from ..catalog import StreamCatalog
-from ..head import Head
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head
+from ..catalog.stored_bytes import StoredBytes
 from ..namespaces import Namespaces
-from ..retention.stored_bytes import StoredBytes
 
 REFRESH_SECONDS: Final = 30.0
 """How often a writer reads again how much is stored, if there is a quota. Others do it with each new segment."""

@@ -29,13 +29,13 @@ from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
-from ..catalog import StreamCatalog
-from ..head import Head, Owner, StreamSegment, add_segment, announce, forget_doomed, release, seal
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, Owner, StreamSegment, add_segment, announce, forget_doomed, release, seal
 from ..load import StreamLoad
-from ..retention.deletion import delete_ledgers
+from ..reader.segment_end import recovered_end
+from .deletion import delete_ledgers
 from .flow import RecordFlow, SegmentTarget
 from .quota import WriterQuota
-from .segment_end import recovered_end
 
 RECOVERY_SECONDS: Final = 60.0
 """How long a writer retries to recover after its segment has failed."""

@@ -10,13 +10,13 @@ from tallybook.core.errors import StreamEnded, TallybookError
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from ..catalog import StreamCatalog
-from ..head import Head, Owner, seal, take
+from ..catalog.catalog import StreamCatalog
+from ..catalog.head import Head, Owner, seal, take
 from ..load import StreamLoad
+from ..reader.segment_end import recovered_end
 from ..records.compression import Compression
 from .flow import RecordFlow
 from .loss import end_after_loss, is_loss
-from .segment_end import recovered_end
 
 _log = logger("stream.opening")
 

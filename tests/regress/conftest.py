@@ -2,7 +2,7 @@
 
 import pytest
 
-from tallybook.stream import head
+from tallybook.stream.catalog import head
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Position, Start, StreamPolicy, StreamStore
-from tallybook.stream.head import Chapter, Head, SegmentEnd, StreamSegment, Truncation
+from tallybook.stream.catalog.head import Chapter, Head, SegmentEnd, StreamSegment, Truncation
 from tallybook.stream.records.envelope import MAX_RECORDS, StreamMarks
 from tallybook.stream.releasing import LONGEST_RELEASE_SECONDS
 from tallybook.stream.retention.janitor import expired

@@ -20,11 +20,11 @@ from tallybook.core.errors import (
 from tallybook.metadata.records.listing import record_names
 from tallybook.sim.stage.scenario import lines
 from tallybook.stream import Start, StreamStore
-from tallybook.stream.catalog import StreamCatalog
-from tallybook.stream.head import Head, begin_rename
+from tallybook.stream.catalog.catalog import StreamCatalog
+from tallybook.stream.catalog.head import Head, begin_rename
+from tallybook.stream.catalog.subscription_record import Subscription
 from tallybook.stream.names import CHAPTERS
 from tallybook.stream.records.envelope import EnvelopeKind
-from tallybook.stream.subscription.record import Subscription
 
 from ..simulated import on_streams
 

@@ -14,7 +14,7 @@ from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.stream.catalog import StreamCatalog
+from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.names import CHAPTERS
 
 STREAM = "5f0c9a21" * 4

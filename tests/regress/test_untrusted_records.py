@@ -24,13 +24,13 @@ from tallybook.repair.pause import PAUSED_RECORD, paused_since
 from tallybook.repair.service import STATUS_RECORD, repair_status
 from tallybook.repair.tasks import Task, decode_task
 from tallybook.runtime.rng import SeededRng
-from tallybook.stream.head import Head, Owner
-from tallybook.stream.head_codec import decode_head, encode_head
+from tallybook.stream.catalog import subscription_record as subscription
+from tallybook.stream.catalog.head import Head, Owner
+from tallybook.stream.catalog.head_codec import decode_head, encode_head
+from tallybook.stream.catalog.subscription_record import Cursor, Subscription
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.position import Position
 from tallybook.stream.record_kinds import STREAM_KINDS
-from tallybook.stream.subscription import record as subscription
-from tallybook.stream.subscription.record import Cursor, Subscription
 
 DEEP = b"[" * 2_000
 ENDLESS = "1e999"

@@ -17,10 +17,9 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import Transaction, commit
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
-from tallybook.stream import StreamStore
-from tallybook.stream.delivery import deliveries
-from tallybook.stream.delivery.deliveries import Deliveries
-from tallybook.stream.delivery.record import PART, Delivery, DeliveryStage
+from tallybook.stream import StreamStore, deliveries
+from tallybook.stream.catalog.delivery_record import PART, Delivery, DeliveryStage
+from tallybook.stream.deliveries import Deliveries
 
 from ..support.deliveries import DeliveryDriver, rows
 from .parts import one_stream

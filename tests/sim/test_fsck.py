@@ -27,7 +27,7 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.head import MAX_SEGMENTS
+from tallybook.stream.catalog.head import MAX_SEGMENTS
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
 
 from .parts import closed_id as closed

@@ -22,7 +22,7 @@ from tallybook.spark.streams.planning import plan_records
 from tallybook.spark.streams.ranges import RecordGap, RecordPartition
 from tallybook.spark.streams.rows import RecordRows
 from tallybook.stream import StreamStore, StreamWriter
-from tallybook.stream.head import Head
+from tallybook.stream.catalog.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing
 

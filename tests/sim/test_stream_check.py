@@ -20,7 +20,8 @@ from tallybook.sim.workload.stream_history import (
     StreamReading,
     SubscriptionProgress,
 )
-from tallybook.stream import Cursor, Position, Start, head
+from tallybook.stream import Cursor, Position, Start
+from tallybook.stream.catalog import head
 
 TAG = "5f0c9a21"
 

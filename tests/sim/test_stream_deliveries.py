@@ -22,7 +22,7 @@ from tallybook.metadata.transactions import commit, last_committed, read_sink
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.delivery.record import (
+from tallybook.stream.catalog.delivery_record import (
     DELIVERIES,
     PART,
     Delivery,

@@ -10,7 +10,8 @@ from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument, QuotaExceeded
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.stream import PendingRecord, StreamStore, StreamWriter, head
+from tallybook.stream import PendingRecord, StreamStore, StreamWriter
+from tallybook.stream.catalog import head
 from tallybook.stream.writer.quota import REFRESH_SECONDS
 
 from .parts import one_stream

@@ -24,8 +24,8 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import StreamStore
-from tallybook.stream import head as heads
-from tallybook.stream.head import Head
+from tallybook.stream.catalog import head as heads
+from tallybook.stream.catalog.head import Head
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.restore.later_segments import MAX_LISTED, with_later
 from tallybook.stream.restore.restore import ORDER, RestoredRecord, restore_streams

@@ -19,7 +19,8 @@ from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataF
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL
-from tallybook.stream import Gap, Position, StreamStore, StreamWriter, head
+from tallybook.stream import Gap, Position, StreamStore, StreamWriter
+from tallybook.stream.catalog import head
 
 from ..sampling import sample
 from .parts import restart

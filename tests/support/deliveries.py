@@ -19,8 +19,8 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL
 from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore
-from tallybook.stream.delivery.deliveries import Deliveries
-from tallybook.stream.delivery.record import PART, staging
+from tallybook.stream.catalog.delivery_record import PART, staging
+from tallybook.stream.deliveries import Deliveries
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:

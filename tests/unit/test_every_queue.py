@@ -103,7 +103,7 @@ EXCUSED = {
     "runtime/concurrency/async_iterators.py:ItemReader._left": "what is left of one group of items",
     "runtime/security/tls_contexts.py:server_material": "four TLS contexts",
     "wire/batches.py:FrameCache._frames": "two MiB of what was sent last, for each client",
-    "stream/delivery/deliveries.py:Deliveries._append.pending": "records of one batch, within the budget of a client",
+    "stream/deliveries.py:Deliveries._append.pending": "records of one batch, within the budget of a client",
     "stream/reader/handle.py:StreamReader._taken": "what one step has brought",
     "stream/writer/segments.py:WriterSegments._full": "segments of one stream that are not sealed yet",
 }

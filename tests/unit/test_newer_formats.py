@@ -55,13 +55,14 @@ from tallybook.sim.deterministic import SimDisk
 from tallybook.spark.ledgers import offset as stream_offset
 from tallybook.spark.query import snapshot
 from tallybook.spark.streams import offsets
-from tallybook.stream import catalog, head_codec, namespaces
-from tallybook.stream.delivery.record import Delivery
-from tallybook.stream.head import Head
+from tallybook.stream import namespaces
+from tallybook.stream.catalog import catalog, head_codec
+from tallybook.stream.catalog import subscription_record as subscription
+from tallybook.stream.catalog.delivery_record import Delivery
+from tallybook.stream.catalog.head import Head
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.records import envelope
 from tallybook.stream.records.envelope import Envelope, RecordColumns, StreamMarks
-from tallybook.stream.subscription import record as subscription
 
 from ..formats import FORMATS
 

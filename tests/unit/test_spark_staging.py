@@ -18,7 +18,7 @@ from tallybook.metadata.transactions.model import settled
 from tallybook.spark.ledgers.planning import is_wanted
 from tallybook.spark.options import read_options
 from tallybook.spark.streams.staging import EnvelopeStager, check_rows
-from tallybook.stream.delivery.record import (
+from tallybook.stream.catalog.delivery_record import (
     MAX_ID_BYTES,
     PART,
     Delivery,

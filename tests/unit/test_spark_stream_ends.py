@@ -14,7 +14,7 @@ from tallybook.sim.deterministic.world import run_seed
 from tallybook.spark.locations import ClusterLocation, _LazyArchive
 from tallybook.spark.options import LocationOptions
 from tallybook.spark.streams.bounds_resolution import MAX_ATTEMPTS, ResolvedPlace, StreamResolver
-from tallybook.stream.head import Head, SegmentEnd, StreamSegment, Truncation
+from tallybook.stream.catalog.head import Head, SegmentEnd, StreamSegment, Truncation
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.records.envelope import (
     START,

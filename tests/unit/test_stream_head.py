@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import DamagedFile, InvariantViolation, NewerFormat, NoSuchStream, StreamEnded, StreamFenced
-from tallybook.stream.head import (
+from tallybook.stream.catalog.head import (
     CHAPTER_SEGMENTS,
     MAX_SEGMENTS,
     Head,
@@ -31,7 +31,7 @@ from tallybook.stream.head import (
     take,
     truncate,
 )
-from tallybook.stream.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from tallybook.stream.catalog.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.records.envelope import START, StreamMarks
 from tallybook.stream.retention.janitor import expired

@@ -20,7 +20,7 @@ from tallybook.metadata.transactions.model import transaction_of
 from tallybook.metadata.uri import parse_uri
 from tallybook.metadata.zookeeper import layout
 from tallybook.offload.policy import _own_min_age_s
-from tallybook.stream.delivery.record import part_of
+from tallybook.stream.catalog.delivery_record import part_of
 
 from ..harness import REFUSED, Target, attempt, same
 from ..mutations import with_crc
@@ -84,7 +84,7 @@ def some_ledgers() -> Iterator[bytes]:
     "metadata/transactions/model.py:transaction_of",
     "metadata/transactions/model.py:_since",
     "offload/policy.py:_own_min_age_s",
-    "stream/delivery/record.py:part_of",
+    "stream/catalog/delivery_record.py:part_of",
     seeds=some_ledgers,
 )
 def ledger(data: bytes) -> None:

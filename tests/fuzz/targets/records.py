@@ -32,18 +32,18 @@ from tallybook.repair.pause import PAUSED_RECORD, paused_since
 from tallybook.repair.service import repair_status
 from tallybook.repair.task_progress import LedgerProgress, TaskProgress
 from tallybook.repair.tasks import Task, decode_task
-from tallybook.stream.catalog import decode_name, encode_name
-from tallybook.stream.delivery.record import Delivery, DeliveryStage, delivered, delivery_id
-from tallybook.stream.head import Chapter, Head, Owner, SegmentEnd, StreamSegment, Truncation
-from tallybook.stream.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from tallybook.stream.catalog import subscription_record as subscription
+from tallybook.stream.catalog.catalog import decode_name, encode_name
+from tallybook.stream.catalog.delivery_record import Delivery, DeliveryStage, delivered, delivery_id
+from tallybook.stream.catalog.head import Chapter, Head, Owner, SegmentEnd, StreamSegment, Truncation
+from tallybook.stream.catalog.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from tallybook.stream.catalog.subscription_record import Cursor, Subscription, cursor_of
 from tallybook.stream.names import NAMESPACES
 from tallybook.stream.namespaces import Namespaces, _decode_usage
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.position import Position
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
 from tallybook.stream.records.envelope import StreamMarks
-from tallybook.stream.subscription import record as subscription
-from tallybook.stream.subscription.record import Cursor, Subscription, cursor_of
 
 from ..harness import REFUSED, Target, attempt, finished, same
 from ..mutations import JSON_WORDS, spoiled
@@ -113,13 +113,13 @@ def some_heads() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "stream/head_codec.py:decode_head",
-    "stream/head_codec.py:_segment",
-    "stream/head_codec.py:_chapter",
-    "stream/head_codec.py:_place",
-    "stream/head_codec.py:_marks",
-    "stream/head_codec.py:_number",
-    "stream/head_codec.py:_text",
+    "stream/catalog/head_codec.py:decode_head",
+    "stream/catalog/head_codec.py:_segment",
+    "stream/catalog/head_codec.py:_chapter",
+    "stream/catalog/head_codec.py:_place",
+    "stream/catalog/head_codec.py:_marks",
+    "stream/catalog/head_codec.py:_number",
+    "stream/catalog/head_codec.py:_text",
     seeds=some_heads,
 )
 def head(data: bytes) -> None:
@@ -138,7 +138,7 @@ def some_chapters() -> Iterator[bytes]:
     yield from spoiled(encode_chapter(HEAD.segments))
 
 
-@TARGET.decoder("stream/head_codec.py:decode_chapter", seeds=some_chapters)
+@TARGET.decoder("stream/catalog/head_codec.py:decode_chapter", seeds=some_chapters)
 def chapter(data: bytes) -> None:
     """Segments of a stream that do not fit into its head."""
     _comes_back(data, decode_chapter, encode_chapter)
@@ -149,7 +149,7 @@ def some_names() -> Iterator[bytes]:
     yield from spoiled(encode_name(STREAM))
 
 
-@TARGET.decoder("stream/catalog.py:decode_name", seeds=some_names)
+@TARGET.decoder("stream/catalog/catalog.py:decode_name", seeds=some_names)
 def stream_name(data: bytes) -> None:
     """The record of a stream name."""
     _comes_back(data, decode_name, encode_name)
@@ -160,7 +160,7 @@ def some_deliveries() -> Iterator[bytes]:
     yield from spoiled(Delivery(17, 4, DeliveryStage.GIVEN_UP).encode())
 
 
-@TARGET.decoder("stream/delivery/record.py:Delivery.decode", seeds=some_deliveries)
+@TARGET.decoder("stream/catalog/delivery_record.py:Delivery.decode", seeds=some_deliveries)
 def delivery(data: bytes) -> None:
     """The progress of a delivery of a batch to a stream."""
     _comes_back(data, Delivery.decode, Delivery.encode)
@@ -175,9 +175,9 @@ def some_subscriptions() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "stream/subscription/record.py:decode",
-    "stream/subscription/record.py:_text",
-    "stream/subscription/record.py:_number",
+    "stream/catalog/subscription_record.py:decode",
+    "stream/catalog/subscription_record.py:_text",
+    "stream/catalog/subscription_record.py:_number",
     seeds=some_subscriptions,
 )
 def subscriptions(data: bytes) -> None:
@@ -319,10 +319,10 @@ def some_words() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "stream/subscription/record.py:cursor_of",
-    "stream/subscription/record.py:Cursor.parse",
+    "stream/catalog/subscription_record.py:cursor_of",
+    "stream/catalog/subscription_record.py:Cursor.parse",
     "stream/position.py:Position.parse",
-    "stream/delivery/record.py:delivered",
+    "stream/catalog/delivery_record.py:delivered",
     "metadata/transactions/sink_record.py:attempt_of",
     seeds=some_words,
 )

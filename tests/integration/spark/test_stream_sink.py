@@ -18,7 +18,7 @@ from tallybook.spark.ledgers.sink import task_ledger
 from tallybook.spark.options import write_options
 from tallybook.spark.streams.sink import RecordBatchWriter
 from tallybook.spark.streams.staging import EnvelopeStager
-from tallybook.stream.delivery.record import PART
+from tallybook.stream.catalog.delivery_record import PART
 from tallybook.stream.writer.handle import StreamWriter
 
 SCHEMA = spark_types.StructType([spark_types.StructField("payload", spark_types.BinaryType())])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
-from ..catalog import StreamCatalog
-from ..head import Head, StreamSegment
+from .catalog import StreamCatalog
+from .head import Head, StreamSegment
 
 
 class StoredBytes:

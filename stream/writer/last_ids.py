@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 
+from ..catalog.head import Head
 from ..gaps import Gap
-from ..head import Head
 from ..reader.handle import StreamReader
-from ..writer.pending import PendingRecord, settled_record
-from .dedup import ID_OVERHEAD_BYTES, DedupMemory, DedupWindow
+from ..records.dedup import ID_OVERHEAD_BYTES, DedupMemory, DedupWindow
+from .pending import PendingRecord, settled_record
 
 ReaderFrom = Callable[[int], StreamReader]
 """Makes a reader from the record with this number to the end, across gaps."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.metadata.records.format import load_json, reporting_damage
 
+from ..policy import StreamPolicy
+from ..records.envelope import StreamMarks
 from .head import Chapter, Head, Owner, SegmentEnd, StreamSegment, Truncation
-from .policy import StreamPolicy
-from .records.envelope import StreamMarks
 
 FORMAT: Final = 2
 """The newest format, for heads with limits in bytes. Other heads, and chapters, are written in the first one, so that

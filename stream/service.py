@@ -16,9 +16,9 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
-from ..info import LagSweep
-from ..load import StreamLoad
-from ..streams import StreamStore
+from .info import LagSweep
+from .load import StreamLoad
+from .streams import StreamStore
 
 LEADER_RECORD: Final = "stream-keeper"
 LEASE_SECONDS: Final = 10.0

@@ -9,7 +9,7 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.ids import NO_ENTRY
 
-from ..head import SegmentEnd, StreamSegment
+from ..catalog.head import SegmentEnd, StreamSegment
 from ..records.envelope import Envelope, EnvelopeKind, StreamMarks
 
 MAX_ENTRIES_READ: Final = 1024

@@ -21,9 +21,9 @@ from typing import Final
 
 from tallybook.core.errors import InvariantViolation, MetadataConflict, NoSuchStream, StreamEnded, StreamFenced, check
 
-from .policy import StreamPolicy
-from .position import TAG_CHARS
-from .records.envelope import START, StreamMarks
+from ..policy import StreamPolicy
+from ..position import TAG_CHARS
+from ..records.envelope import START, StreamMarks
 
 MAX_SEGMENTS: Final = 200
 """Segments in a head at most; older ones are moved into chapters, ``CHAPTER_SEGMENTS`` at a time."""

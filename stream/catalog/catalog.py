@@ -16,10 +16,10 @@ from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.stream_use import HEADS, head_record
 
-from .delivery.record import deliveries_of, staging_sinks
+from ..names import CHAPTERS, NAMES, chapter_record, name_record
+from .delivery_record import deliveries_of, staging_sinks
 from .head import Chapter, Head, StreamSegment, fold, folded, forget_former, give_up_renaming, named, rename
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
-from .names import CHAPTERS, NAMES, chapter_record, name_record
 
 FORMAT: Final = 1
 

@@ -52,18 +52,27 @@ from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok
 from tallybook.metadata.transactions import SINKS, Transaction, commit, last_committed, read_sink, renew
 from tallybook.runtime.logging import logger
 
-from ..catalog import StreamCatalog
-from ..gaps import Gap
-from ..records.envelope import Envelope
-from ..records.record import Outgoing
-from ..sessions import LEASE_SECONDS
-from ..start import Start
-from ..writer.handle import StreamWriter
-from ..writer.pending import PendingRecord
-from .record import DELIVERIES, Delivery, DeliveryStage, delivered, deliveries_of, part_of, staging_sink, staging_sinks
+from .catalog.catalog import StreamCatalog
+from .catalog.delivery_record import (
+    DELIVERIES,
+    Delivery,
+    DeliveryStage,
+    delivered,
+    deliveries_of,
+    part_of,
+    staging_sink,
+    staging_sinks,
+)
+from .gaps import Gap
+from .records.envelope import Envelope
+from .records.record import Outgoing
+from .sessions import LEASE_SECONDS
+from .start import Start
+from .writer.handle import StreamWriter
+from .writer.pending import PendingRecord
 
 if TYPE_CHECKING:
-    from ..streams import StreamStore
+    from .streams import StreamStore
 
 _log = logger("stream.deliveries")
 

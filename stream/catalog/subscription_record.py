@@ -20,9 +20,9 @@ from typing import Any, Final
 from tallybook.core.errors import DamagedFile, InvalidArgument, StreamFenced, TallybookError
 from tallybook.metadata.records.format import load_json, reporting_damage
 
-from ..head import Owner
 from ..position import Position
 from ..start import Start
+from .head import Owner
 
 FORMAT: Final = 1
 
