@@ -1,7 +1,12 @@
 """The ledger client: writes, reads and recovers ledgers that are replicated on several bookies.
 
-Entrance: ``Client``; programs without asyncio use ``tallybook.client.sync.Client``, which has the same calls.
-``writer/``, ``reader/`` and ``recovery/`` each hold a pure state machine and a driver that performs its actions.
+    client.py                   ``Client``, the entrance; ``sync.Client`` is the same for programs without asyncio
+    writer/ reader/ recovery/   a pure state machine each, and a driver that performs its actions
+    connection/                 streams to bookies, one connection per bookie
+    placement/                  which bookies a new ensemble has, and which one replaces a failed member
+    cluster_archive.py          the archive as a source of reads
+    blocking/                   the handles of ``sync``
+
 Nothing here imports the bookie, the stream library or the gateway.
 
 A program that moves much data should call ``tallybook.runtime.tuning.tune_process`` first, and import this package

@@ -1,9 +1,15 @@
 """The seams to the outside world: clock, randomness, disk, network, tasks, threads and processes.
 
-Each seam is a small protocol with a real implementation; tests and the simulator replace it with one of
-``sim.deterministic``. Components receive their seams in their constructor. The names exported here are enough for
-most components; gRPC, HTTP, settings and logging are imported from their own modules. Nothing here knows ledgers,
-bookies or streams, and product code outside ``runtime`` uses no clock, file or socket of Python directly.
+    clock, rng, tasks, process, transport, disk/   the seams: small protocols, each with its real implementation
+    grpc/ http/                                    the transport, and what a process serves to operators
+    security/                                      certificates, tokens, keys, and who called
+    metrics/ tracing/ logging, audit               what a process tells
+    concurrency/ blocking/ process_memory/         building blocks of asyncio code, threads and memory
+
+Tests and the simulator replace a seam with one of ``sim.deterministic``. Components receive their seams in their
+constructor. The names exported here are enough for most components; gRPC, HTTP, settings and logging are imported from
+their own modules. Nothing here knows ledgers, bookies or streams, and product code outside ``runtime`` uses no clock,
+file or socket of Python directly.
 """
 
 import os

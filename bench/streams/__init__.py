@@ -1,4 +1,5 @@
 """Benchmarks of streams: `python -m tallybook.bench.streams`.
 
-``stream_load.py`` and ``gateway_load.py`` are the loads, ``gates.py`` has the gates.
+``stream_load.py`` and ``gateway_load.py`` are the loads, processes of their own; only ``gates.py`` judges figures.
+Servers are started by ``bench/equipment``.
 """
