@@ -577,7 +577,7 @@ class StreamStore:
         """Run one pass of the stream janitor over all streams of the cluster; return for how many it failed.
 
         It deletes expired and truncated segments, and finishes interrupted deletions, renames, and committed batches
-        (``delivery``).
+        (``deliveries``).
 
         Raises:
             MetadataUnavailable: the store does not answer; the remaining streams wait for the next pass.

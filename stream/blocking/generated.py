@@ -16,6 +16,7 @@ from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.stream.blocking.reader import StreamReaderBase, SubscriptionReaderBase
 from tallybook.stream.blocking.store import StreamStoreBase
 from tallybook.stream.blocking.writer import PendingRecord, StreamWriterBase
+from tallybook.stream.catalog.subscription_record import Cursor
 from tallybook.stream.gaps import Gap
 from tallybook.stream.info import NamespaceInfo, SegmentInfo, StreamInfo, SubscriptionInfo, SubscriptionLag
 from tallybook.stream.policy import StreamPolicy
@@ -24,8 +25,6 @@ from tallybook.stream.reader.reading import Gaps, Slow
 from tallybook.stream.records.envelope import Record
 from tallybook.stream.records.record import ANYTHING, Anything, Outgoing, Payload
 from tallybook.stream.start import Start
-
-from ..catalog.subscription_record import Cursor
 
 
 class StreamStore(StreamStoreBase):
@@ -318,7 +317,7 @@ class StreamStore(StreamStoreBase):
         """Run one pass of the stream janitor over all streams of the cluster; return for how many it failed.
 
         It deletes expired and truncated segments, and finishes interrupted deletions, renames, and committed batches
-        (``delivery``).
+        (``deliveries``).
 
         Raises:
             MetadataUnavailable: the store does not answer; the remaining streams wait for the next pass.
