@@ -37,7 +37,7 @@ Batches: TypeAlias = Sequence[tuple[BatchHeader, Buffer]]
 READ_BACK_BYTES: Final = 4 * MIB
 """Largest range per request of the read-back. Memory of this size is reused once freed."""
 
-_READS_AT_ONCE: Final = 2
+_READ_CONCURRENCY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,11 @@ async def check_object(
         raise ObjectDamaged(f"{store.url}: {error.message}") from error
 
 
-async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview) -> memoryview:
-    """Read a segment into ``room``, a few ranges at a time."""
+async def _read(store: ObjectStore, key: str, segment: Segment, buffer: memoryview) -> memoryview:
+    """Read a segment into ``buffer``, a few ranges at a time."""
     begins = range(segment.begin, segment.end, READ_BACK_BYTES)
-    for at in range(0, len(begins), _READS_AT_ONCE):
-        ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READS_AT_ONCE]]
+    for at in range(0, len(begins), _READ_CONCURRENCY):
+        ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READ_CONCURRENCY]]
         reads = (store.read(key, offset, size) for offset, size in ranges)
         parts = await asyncio.gather(*reads, return_exceptions=True)
         for (begin, size), part in zip(ranges, parts, strict=True):
@@ -154,8 +154,8 @@ async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview
                 raise part
             if len(part) != size:
                 raise ObjectDamaged(f"{store.url}: of {key}, {len(part)} bytes came back instead of {size}")
-            room[begin - segment.begin : begin - segment.begin + size] = part
-    return room[: segment.size]
+            buffer[begin - segment.begin : begin - segment.begin + size] = part
+    return buffer[: segment.size]
 
 
 async def _opened(

@@ -248,7 +248,7 @@ class ArchiveReader:
         absent = [number for number in numbers if pages[number] is None]
         self._misses["pages"] += len(absent)
         self._hits["pages"] += len(numbers) - len(absent)
-        for missing in _stretches(table, absent, self._settings.max_read_bytes):
+        for missing in _ranges(table, absent, self._settings.max_read_bytes):
             offset = int(table.offsets[missing.start])
             data = await self._store.read(receipt.key, offset, int(table.offsets[missing.stop]) - offset)
             decoded = await self._workers.run(_decoded, memoryview(data), table, missing, receipt.key)
@@ -305,7 +305,7 @@ def _wanted(table: BatchTable, first: int, last: int, max_bytes: int) -> range:
     return range(begin, end)
 
 
-def _stretches(table: PageTable, numbers: list[int], max_bytes: int) -> list[range]:
+def _ranges(table: PageTable, numbers: list[int], max_bytes: int) -> list[range]:
     """Group adjacent pages into reads of at most ``max_bytes``."""
     found: list[range] = []
     for number in numbers:

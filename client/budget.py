@@ -29,13 +29,13 @@ class ByteBudget:
         self._turnaround_s = 0.0
         """Moving average of the time from sealing a batch to its confirmation."""
         self.confirm_seconds = Histogram()
-        self.no_room = 0
+        self.exhausted = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
         """Take ``size`` bytes if they are free and no other caller waits."""
         if self._waiters or not self._fits(size):
-            self.no_room += 1
+            self.exhausted += 1
             return False
         self.taken_bytes += size
         return True
@@ -126,7 +126,7 @@ class SharedByteBudget(ByteBudget):
             # As the method above, inlined: this runs for each entry.
             taken = self.taken_bytes
             if self._waiters or (taken and taken + size > self.limit_bytes):
-                self.no_room += 1
+                self.exhausted += 1
                 return False
             self.taken_bytes = taken + size
             return True
@@ -165,7 +165,7 @@ METRICS: Final = (
         "client_no_room",
         "tallybook_client_no_room_total",
         "Appends that found the byte budget used up, and waited or were refused.",
-        lambda budget: budget.no_room,
+        lambda budget: budget.exhausted,
     )
     .histogram(
         "client_confirm_seconds",

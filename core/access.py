@@ -270,8 +270,8 @@ class PrincipalRule(Settings):
     streams: Words | None = Field(default=None, description="Prefixes of names of streams in the default namespace.")
     namespaces: Words | None = Field(default=None, description="Namespaces of which it may use all streams.")
     ledgers: Words | None = Field(default=None, description="Prefixes of names of ledgers.")
-    max_requests: Count | None = Field(default=None, description="Requests under way at one process.")
-    max_bytes: BufferSize | None = Field(default=None, description="Bytes under way at one process.")
+    max_requests: Count | None = Field(default=None, description="Requests in flight at one process.")
+    max_bytes: BufferSize | None = Field(default=None, description="Bytes in flight at one process.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,7 +1,7 @@
 """Coverage marks on rare branches: simulations count them and report those that no run reached.
 
 Product code calls ``sometimes(name)`` where something rare happens. The name is a literal that begins with the part,
-such as "fence: no room in the journal". The call does nothing unless a simulation listens. Not for code that runs for
+such as "fence: no space in the journal". The call does nothing unless a simulation listens. Not for code that runs for
 every batch.
 """
 

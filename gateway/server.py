@@ -82,7 +82,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             limit is too low for ``max_connections``.
     """
     refuse_open_port("a gateway", settings.listen, security=settings.security, insecure=settings.insecure)
-    spare = spare_connections(settings, raise_descriptor_limit())
+    reserve = spare_connections(settings, raise_descriptor_limit())
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
@@ -97,7 +97,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
             max_connections=settings.max_connections,
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
-            spare_connections=spare,
+            spare_connections=reserve,
             security=security,
             token_address=settings.token_listen,
             refusals=refusals,
@@ -109,7 +109,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
         undo.push_async_callback(stores.close)
         if settings.keep_streams_s:
             keeping = run_janitor(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
-            undo.push_async_callback(_cancel, tasks.spawn(keeping, name="stream keeper", essential=True))
+            undo.push_async_callback(_cancel, tasks.spawn(keeping, name="stream janitor", essential=True))
         limits, counts = GatewayLimits(settings, in_flight), GatewayCounters()
         authorizer = Authorizer(security or OpenAccess(), client, refusals, listener.connections.authenticated)
         tasks.spawn(listener.connections.run(), name="connections", essential=True)
@@ -155,13 +155,13 @@ def spare_connections(settings: GatewaySettings, descriptors: int) -> int:
         InvalidConfig: the limit of open files is too low for ``max_connections``.
     """
     ports, limit = 2 if settings.token_listen else 1, settings.max_connections
-    room, least = descriptors - OWN_DESCRIPTORS, ports * (limit + max(1, limit // SPARE_DIVISOR))
-    if room < least:
+    available, least = descriptors - OWN_DESCRIPTORS, ports * (limit + max(1, limit // SPARE_DIVISOR))
+    if available < least:
         raise InvalidConfig(
             f"{descriptors} files may be open at once (ulimit -n), and max_connections = {limit} on {ports} port(s) "
             f"needs {least + OWN_DESCRIPTORS}: allow it more files, or lower max_connections"
         )
-    return min(ports * 2 * limit, room) - limit
+    return min(ports * 2 * limit, available) - limit
 
 
 async def _stop(ledgers: LedgerService, streams: StreamService) -> None:

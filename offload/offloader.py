@@ -41,7 +41,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers, run_together
 
 from .bucket.dead_space import DeadSpace
-from .bucket.keeper import BucketKeeper
+from .bucket.keeper import BucketJanitor
 from .bucket.records_copier import RecordsCopier
 from .mover import Moved, Mover
 from .policy import PlannedObject, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting
@@ -90,7 +90,7 @@ class Offloader:
         self.backlog = Backlog()
         self.passed_over = 0
         """Ledgers and objects not reached yet, because several consecutive ones had timed out in the last pass."""
-        self._keeper = BucketKeeper(survey, store, workers, settings, clock, rng, self.totals, self._forget)
+        self._janitor = BucketJanitor(survey, store, workers, settings, clock, rng, self.totals, self._forget)
 
     @property
     def streamed_bytes(self) -> int:
@@ -133,7 +133,7 @@ class Offloader:
 
     async def _tidy(self) -> None:
         began = self._clock.monotonic()
-        if await self._keeper.is_behind():
+        if await self._janitor.is_behind():
             return
         await self._give_up_dead_attempts()
         await delete_abandoned(
@@ -146,14 +146,14 @@ class Offloader:
         objects = [found async for page in self._store.list() for found in page]
         # Ledgers archived and released meanwhile; also, an object has its owner before it is listed.
         complete = await self._survey.refresh()
-        if await self._keeper.own(objects, complete=complete):
-            if complete and await self._keeper.report_behind() and await self._keeper.is_behind():
+        if await self._janitor.own(objects, complete=complete):
+            if complete and await self._janitor.report_behind() and await self._janitor.is_behind():
                 return
             await self._compact(objects)
             if self._survey.doubtful:
                 complete = await self._survey.refresh()
-            self.passed_over += await self._keeper.collect(objects, complete=complete)
-            if self._keeper.is_ours:
+            self.passed_over += await self._janitor.collect(objects, complete=complete)
+            if self._janitor.is_ours:
                 # Otherwise the bucket, and the copy in it, may be another cluster's.
                 await self._copy_records()
         self._tidied_at = began
@@ -327,7 +327,7 @@ class Offloader:
             waiting_bytes=sum(metadata.length for metadata in wait),
             oldest_waiting_s=self._waiting_since.update(wait, now_ms),
             unreleased_ledgers=sum(not metadata.copies_released for metadata in archived),
-            orphans=self._keeper.orphans,
+            orphans=self._janitor.orphans,
         )
 
     def _now_ms(self) -> int:

@@ -189,7 +189,7 @@ class StreamServiceServicer:
         end of its side, sends all acks before. One that stops says closed unasked, perhaps in the very moment in which
         the client asks, and then acks are missing: count them.
         - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded; Busy, where
-        there is no room for ids): the acks of all messages before come first. Of the message that is refused, and of
+        there is no space for ids): the acks of all messages before come first. Of the message that is refused, and of
         those behind it, nothing is in the stream.
         - closed with acks missing, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost
         connection, the end of the gateway: what was sent and not acknowledged may be in the stream or not.

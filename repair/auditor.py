@@ -229,11 +229,11 @@ class Auditor:
 
     # -- the periodic check -----------------------------------------------------------------
 
-    async def _check(self, under_way: int) -> int:
+    async def _check(self, running_tasks: int) -> int:
         """Publish the next ledgers of the periodic check.
 
         Args:
-            under_way: tasks of the check that are not done.
+            running_tasks: tasks of the check that are not done.
 
         Returns:
             The last ledger id that was published; -1 if there is no periodic check.
@@ -246,7 +246,7 @@ class Auditor:
         if began_ms is None or not began_ms <= now_ms < began_ms + period_ms:
             # Also if the clock was set back: a check that starts too early does no harm.
             began_ms, after = now_ms, -1
-        for _ in range(MAX_CHECK_TASKS - under_way):
+        for _ in range(MAX_CHECK_TASKS - running_tasks):
             page = await self._store.list_ledgers(after, LEDGERS_PER_TASK)
             if not page.ledger_ids:
                 break

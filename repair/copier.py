@@ -46,7 +46,7 @@ from tallybook.core.ranges import assigned_ranges, missing_ranges
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger.untrusted_copies import trusted_until, untrusted_bookies
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import stretched
+from tallybook.runtime.concurrency.backoff import lengthened
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import SideTask
@@ -55,7 +55,7 @@ from .bookie_limit import PerBookieLimit
 from .needs import FragmentReplica
 
 MAX_PASSES: Final = 3
-"""Passes over one replica: one that copies, one that must find nothing missing, and one spare."""
+"""Passes over one replica: one that copies, one that must find nothing missing, and one in reserve."""
 READ_BYTES: Final = 256 * KIB
 """Bytes per read from a source. With 1 MiB, clients' reads waited longer, and copying took longer, too, because bookies
 were idle in turns (``docs/understand/performance.md``)."""
@@ -131,7 +131,7 @@ class Copier:
             assigned_ranges(metadata.quorum, replica.position, replica.first, replica.last), given.ranges
         )
         if await self._copy(connection, metadata, replica, _as_async(had), lost, given):
-            sometimes("repair: a newcomer has copies from before")
+            sometimes("repair: a replacement has copies from before")
         return CopyResult(given.batches, given.size, missing.limbo)
 
     async def complete(
@@ -341,7 +341,7 @@ class Copier:
                     self.copied_batches += 1
                     self.copied_bytes += len(batch)
                     return
-            pause = stretched(self._rng, max(busy.retry_after_ms / 1000, MIN_PAUSE_SECONDS))
+            pause = lengthened(self._rng, max(busy.retry_after_ms / 1000, MIN_PAUSE_SECONDS))
             waited += self._clock.monotonic() - asked + pause
             if waited > BUSY_SECONDS:
                 # For example because its disk is full. A later repair tries again, or another bookie replaces it.

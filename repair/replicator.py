@@ -241,7 +241,7 @@ class _TaskRun:
         while self._held is not None:
             await self._clock.sleep(self._lease_s / RENEWALS)
             try:
-                left = (*self._progress.under_way, *self._todo)
+                left = (*self._progress.ledgers_in_flight, *self._todo)
                 self._held = await self._board.renew(self._held, left, self._progress.snapshot())
                 self._paused = await paused_since(self._store) is not None
             except (PeerError, DamagedFile, NewerFormat) as error:

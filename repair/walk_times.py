@@ -97,8 +97,8 @@ class WalkSchedule:
         if self._next_end is not None and now >= self._next_end:
             return True
         since = now - self._ended_at
-        under_way = tasks > (MAX_TASKS // 2 if self._left_out else 0)
-        if under_way or not (signs or self._to_do):
+        in_flight = tasks > (MAX_TASKS // 2 if self._left_out else 0)
+        if in_flight or not (signs or self._to_do):
             return since >= QUIET_SECONDS
         return since >= self._pause
 

@@ -17,36 +17,36 @@ class WorkProgress:
         # The auditor may be of a version that does not write the number of ledgers.
         self._done = before if before.ledgers else before._replace(ledgers=len(task.ledger_ids))
         self._clock = clock
-        self._under_way: dict[int, RepairResult] = {}
+        self._in_flight: dict[int, RepairResult] = {}
         self._snapshot_at = clock.monotonic()
         self._snapshot_bytes = self._done.copied_bytes
 
     @property
-    def under_way(self) -> list[int]:
+    def ledgers_in_flight(self) -> list[int]:
         """Ledgers that are being repaired, ascending."""
-        return sorted(self._under_way)
+        return sorted(self._in_flight)
 
     def begin(self, ledger_id: int) -> RepairResult:
         """Start the repair of a ledger; returns the result for the caller to fill."""
-        done = self._under_way[ledger_id] = RepairResult()
+        done = self._in_flight[ledger_id] = RepairResult()
         return done
 
     def end(self, ledger_id: int, done: RepairResult) -> None:
         """The repair of the ledger has ended."""
-        self._under_way.pop(ledger_id, None)
+        self._in_flight.pop(ledger_id, None)
         self._done = _with(self._done, done)
 
     def snapshot(self) -> TaskProgress:
         """The progress so far, with the rate since the last snapshot."""
         found = self._done
-        for done in self._under_way.values():
+        for done in self._in_flight.values():
             found = _with(found, done)._replace(not_mended=found.not_mended)
         now = self._clock.monotonic()
         elapsed, copied = now - self._snapshot_at, found.copied_bytes - self._snapshot_bytes
         self._snapshot_at, self._snapshot_bytes = now, found.copied_bytes
         ledgers = [
             LedgerProgress(ledger_id, done.replicas_checked, done.replicas_due, done.copied_bytes, done.expected_bytes)
-            for ledger_id, done in sorted(self._under_way.items())
+            for ledger_id, done in sorted(self._in_flight.items())
         ]
         return found._replace(
             bytes_per_second=round(copied / elapsed) if elapsed > 0 else 0, under_way=tuple(ledgers[:MAX_IN_FLIGHT])

@@ -20,8 +20,8 @@ ENOUGH_SEEDS: Final = 180
 
 MARKS_OF_MANY_SEEDS: Final = (
     "add: held already",
-    "add: waits for room in the journal",
-    "add: waits for room in the write cache",
+    "add: waits for space in the journal",
+    "add: waits for space in the write cache",
     "boot: enrolled in the place of another bookie",
     "boot: replayed records",
     "checkpoint: failed",
@@ -30,8 +30,8 @@ MARKS_OF_MANY_SEEDS: Final = (
     "compaction: moves batches",
     "reclaimer: removes an entry log",
     "remains: cuts a removed log",
-    "enrolment: registered again",
-    "enrolment: registration lost",
+    "registration: registered again",
+    "registration: lost",
     "fence: of a ledger in limbo",
     "journal: failed while it kept its segments",
     "leader: takes over from one that fell silent",

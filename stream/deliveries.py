@@ -405,7 +405,7 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
                     await found.give_up()
                     continue
                 await found.complete()
-            sometimes("stream: a batch that was cut off is completed by the keeper")
+            sometimes("stream: a batch that was cut off is completed by the janitor")
         except StreamOwned as error:
             _log.info("batches are completed later", stream_id=stream_id, error=error.message)
         except TallybookError as error:

@@ -112,8 +112,8 @@ class StreamLoad:
         self.segments = 0
         self.failed_segments = 0
         self.failed_renewals = 0
-        self.keeper_rounds = 0
-        self.keeper_failures = 0
+        self.janitor_rounds = 0
+        self.janitor_failures = 0
         self.lags = LagSweep()
         self.tails = 0
         self.tail_followers = 0
@@ -127,8 +127,8 @@ class StreamLoad:
             "stream_segments": self.segments,
             "stream_failed_segments": self.failed_segments,
             "stream_failed_renewals": self.failed_renewals,
-            "stream_keeper_rounds": self.keeper_rounds,
-            "stream_keeper_failures": self.keeper_failures,
+            "stream_keeper_rounds": self.janitor_rounds,
+            "stream_keeper_failures": self.janitor_failures,
             "stream_unmeasured": self.lags.unmeasured,
             "stream_tails": self.tails,
             "stream_tail_followers": self.tail_followers,

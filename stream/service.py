@@ -51,15 +51,15 @@ async def run_janitor(
         while True:
             try:
                 failed = await streams.keep()
-                counts.keeper_rounds += 1
-                counts.keeper_failures += failed
+                counts.janitor_rounds += 1
+                counts.janitor_failures += failed
                 _log.debug("janitor pass done", failed_count=failed)
                 if load is not None:
                     load.lags = await streams.sweep_lags()
             except TallybookError as error:
                 if is_defect(error) or isinstance(error, HandleClosed):
                     raise
-                counts.keeper_failures += 1
+                counts.janitor_failures += 1
                 _log.warning("janitor pass failed", error=error.message)
             await clock.sleep(interval_s)
 

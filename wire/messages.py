@@ -83,7 +83,7 @@ class Adds(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The fate of the ``number``-th batch of a stream."""
+    """The result of the ``number``-th batch of a stream."""
 
     number: int
     answer: AddAnswer

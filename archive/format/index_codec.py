@@ -114,15 +114,15 @@ def encode_part(message: Message) -> EncodedPart:
     return EncodedPart(pa.Codec("zstd").compress(raw, asbytes=True), len(raw))
 
 
-def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str, most_bytes: int = MAX_PART_BYTES) -> M:
-    """Decode the message of ``part``, with at most ``most_bytes``.
+def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str, max_bytes: int = MAX_PART_BYTES) -> M:
+    """Decode the message of ``part``, with at most ``max_bytes``.
 
     Raises:
         DamagedFile: the bytes do not match the pointer.
     """
     if len(stored) != part.stored_bytes or crc32c(stored) != part.crc:
         raise DamagedFile(f"{place}: the index at byte {part.offset} fails its checksum")
-    if part.raw_bytes > min(most_bytes, MAX_PART_BYTES):
+    if part.raw_bytes > min(max_bytes, MAX_PART_BYTES):
         raise DamagedFile(
             f"{place}: the index at byte {part.offset} is too large: {part.raw_bytes} bytes once unpacked"
         )
@@ -154,8 +154,8 @@ def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -
     Raises:
         DamagedFile: the table is damaged, or its pages lie outside the object.
     """
-    most_bytes = group.rows * _PAGE_ROW_BYTES + _TABLE_REST_BYTES
-    message = _opened(pb.PageTable, stored, group.pages, place, most_bytes)
+    max_bytes = group.rows * _PAGE_ROW_BYTES + _TABLE_REST_BYTES
+    message = _opened(pb.PageTable, stored, group.pages, place, max_bytes)
     columns = (message.rows, message.header_bytes, message.body_bytes, message.raw_bytes, message.crc32c)
     rows, header_bytes, body_bytes, raw_bytes, crcs = (np.array(column, np.int64) for column in columns)
     if len({len(column) for column in columns}) != 1 or rows.sum() != group.rows or not rows.all():
@@ -197,8 +197,8 @@ def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
     Raises:
         DamagedFile: the table is damaged, or belongs to another run.
     """
-    most_bytes = run.rows * _BATCH_ROW_BYTES + _TABLE_REST_BYTES
-    message = _opened(pb.BatchTable, stored, run.batches, place, most_bytes)
+    max_bytes = run.rows * _BATCH_ROW_BYTES + _TABLE_REST_BYTES
+    message = _opened(pb.BatchTable, stored, run.batches, place, max_bytes)
     columns = (message.entries, message.payload_bytes, message.written_at_us, message.length_gap, message.crc32c)
     entries, payload_bytes, times, gaps, crcs = (np.array(column, np.int64) for column in columns)
     lags = np.array(message.lac_lag, np.uint64).view(np.int64)

@@ -79,7 +79,7 @@ def _checksum(table: pa.Table, footer: Mapping[str, str]) -> int:
 
 
 async def read_root_file(
-    store: ObjectStore, workers: Workers, key: str, most_bytes: int, decode: Callable[[bytes, str], _T]
+    store: ObjectStore, workers: Workers, key: str, max_bytes: int, decode: Callable[[bytes, str], _T]
 ) -> _T | None:
     """Read a file at the root of a bucket; ``None`` if it does not exist.
 
@@ -97,7 +97,7 @@ async def read_root_file(
             found = await info_if_there(store, key)
             if found is None:
                 return None
-            if not 0 < found.size_bytes <= most_bytes:
+            if not 0 < found.size_bytes <= max_bytes:
                 raise DamagedFile(f"{store.url}: {key} has {found.size_bytes:,} bytes")
             data = await store.read(key, 0, found.size_bytes)
             return await workers.run(decode, data, f"{store.url}: {key}")

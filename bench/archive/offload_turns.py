@@ -66,8 +66,8 @@ async def measure_offload(
         return {name: round(value, 3) for name, value in figures.items()}
 
 
-async def _move(mover: Mover, ledgers: Sequence[LedgerMetadata], at_once: int) -> float:
-    turns, began = asyncio.Semaphore(at_once), time.monotonic()
+async def _move(mover: Mover, ledgers: Sequence[LedgerMetadata], concurrency: int) -> float:
+    turns, began = asyncio.Semaphore(concurrency), time.monotonic()
 
     async def move(ledger: LedgerMetadata) -> None:
         async with turns:

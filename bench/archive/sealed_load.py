@@ -62,11 +62,11 @@ async def _figures(metadata: str, archive: str, keys: str, mib: int, rounds: int
             # The first turn warms up code and connections.
             for figure, value in figures.items() if number else ():
                 found.setdefault(f"{name}_{figure}", []).append(value)
-    told = {name: round(median(each), 2) for name, each in found.items()}
+    reported = {name: round(median(each), 2) for name, each in found.items()}
     for figure in ("offload_mb_per_s", "read_mb_per_s", "offload_cpu_s_per_gb", "read_cpu_s_per_gb"):
         pairs = zip(found[f"sealed_{figure}"], found[f"plain_{figure}"], strict=True)
-        told[f"{figure}_ratio"] = round(median([sealed / plain for sealed, plain in pairs]), 3)
-    return told
+        reported[f"{figure}_ratio"] = round(median([sealed / plain for sealed, plain in pairs]), 3)
+    return reported
 
 
 async def _turn(metadata: str, keys: str, mib: int) -> Figures:

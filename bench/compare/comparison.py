@@ -129,7 +129,7 @@ class Comparison:
             self._keep(number, cluster.name, workload, figures)
 
     def _failure(self, number: int, workload: BenchWorkload) -> None:
-        """A failure workload, on a cluster of its own: leftovers of a dead bookie or writer must not affect others."""
+        """A failure workload, on a cluster of its own: what a dead bookie or writer left must not affect others."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=workload.bookies)
         self._say(number, f"starting {workload.bookies} bookies of {cluster.name}")
         with running(cluster):

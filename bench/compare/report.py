@@ -81,11 +81,12 @@ _FAILURES: Final = """\
 
 Tallybook alone; a gate is about the worst round. *A bookie is killed*: one ledger with E = Qw = 3 and 1 KiB entries at
 a steady rate, and `kill -9` to one of its three bookies. Where it is *stopped* it gets `kill -STOP`: its connection
-stays, and it says nothing. There is one spare, or there are four, of which three are stopped at the same moment.
-Detection runs from there until the writer looks for another bookie: patience that settings decide (`away_timeout_ms`, a
-quarter of it where nothing can be confirmed without the bookie; `add_timeout_ms` for one that says nothing). The change
-runs from there to the first confirmation under the new ensemble. *A writer is killed*: in the middle of its appends;
-recovery fences the ledger, reads what is not known to be confirmed (the tail), writes it again, and closes the ledger.
+stays, and it says nothing. There is one replacement candidate, or there are four, of which three are stopped at the
+same moment. Detection runs from there until the writer looks for another bookie: a timeout that settings decide
+(`away_timeout_ms`, a quarter of it where nothing can be confirmed without the bookie; `add_timeout_ms` for one that
+says nothing). The change runs from there to the first confirmation under the new ensemble. *A writer is killed*: in the
+middle of its appends; recovery fences the ledger, reads what is not known to be confirmed (the tail), writes it again,
+and closes the ledger.
 """
 
 _REPEAT: Final = """\

@@ -1,7 +1,7 @@
 """The workloads of the comparison.
 
-Each group of workloads runs on clusters started empty and warmed up for that group, so that disk use and leftovers of
-earlier loads do not grow during a long comparison.
+Each group of workloads runs on clusters started empty and warmed up for that group, so that disk use and remaining data
+of earlier loads do not grow during a long comparison.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ FAILURES: Final = (
     ),
     BenchWorkload(
         "change-hung",
-        "a bookie is killed, and three of four spares are stopped, Qa = 3 of 3",
+        "a bookie is killed, and three of four candidates are stopped, Qa = 3 of 3",
         WorkloadKind.CHANGE,
         1024,
         1,

@@ -55,7 +55,7 @@ class ChangePlan:
         rate: entries per second.
         before_seconds: steady load before the failure.
         after_seconds: load after the ensemble has changed.
-        patience_seconds: timeout of the ensemble change.
+        timeout_seconds: timeout of the ensemble change.
         hung: number of replacement candidates that hang from the failure on.
     """
 
@@ -64,7 +64,7 @@ class ChangePlan:
     rate: float = 2000.0
     before_seconds: float = 3.0
     after_seconds: float = 2.0
-    patience_seconds: float = 30.0
+    timeout_seconds: float = 30.0
     hung: int = 0
 
     def check(self) -> None:
@@ -75,7 +75,7 @@ class ChangePlan:
         """
         if not 1 <= self.ack_quorum <= 3:
             raise InvalidArgument(f"an ack quorum of {self.ack_quorum} of 3")
-        if min(self.rate, self.before_seconds, self.after_seconds, self.patience_seconds) <= 0:
+        if min(self.rate, self.before_seconds, self.after_seconds, self.timeout_seconds) <= 0:
             raise InvalidArgument("rate and times must be positive")
         if self.hung < 0:
             raise InvalidArgument(f"{self.hung} bookies that hang")
@@ -149,20 +149,20 @@ async def measure_change(
     async with Client(replace(world, membership=membership), settings) as client:
         ledger = await client.create_ledger(ack_quorum=plan.ack_quorum)
         members = ledger.metadata.last_fragment.bookies
-        spares = sorted(set(await world.membership.bookies()).difference(members))
-        if plan.hung and (hang is None or plan.hung >= len(spares)):
-            raise InvalidArgument(f"{plan.hung} of {len(spares)} spares are to hang, and one is to be left")
+        candidates = sorted(set(await world.membership.bookies()).difference(members))
+        if plan.hung and (hang is None or plan.hung >= len(candidates)):
+            raise InvalidArgument(f"{plan.hung} of {len(candidates)} candidates are to hang, and one is to be left")
         load = _SteadyLoad(ledger, plan)
         await load.run(lambda elapsed_s: elapsed_s >= plan.before_seconds)
         membership.arm()
         killed_ns = time.monotonic_ns()
         kill(members[KILLED_POSITION])
-        for name in spares[: plan.hung]:
+        for name in candidates[: plan.hung]:
             if hang is not None:
                 hang(name)
-        await load.run(lambda elapsed_s: bool(load.changed_ns) or elapsed_s >= plan.patience_seconds)
+        await load.run(lambda elapsed_s: bool(load.changed_ns) or elapsed_s >= plan.timeout_seconds)
         if not load.changed_ns:
-            raise NotEnoughBookies(f"the bookie was not replaced within {plan.patience_seconds} s")
+            raise NotEnoughBookies(f"the bookie was not replaced within {plan.timeout_seconds} s")
         await load.run(lambda elapsed_s: elapsed_s >= plan.after_seconds)
         await ledger.close()
         await client.delete_ledger(ledger.id)

@@ -46,5 +46,5 @@ class Payloads:
 
     def same(self, ledger_id: int, payload: bytes) -> bytes:
         """``payload``, or an equal one already interned."""
-        told = identify(ledger_id, payload)
-        return payload if told is None else self.of(ledger_id, *told)
+        identified = identify(ledger_id, payload)
+        return payload if identified is None else self.of(ledger_id, *identified)

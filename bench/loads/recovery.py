@@ -51,7 +51,7 @@ async def write_for_ever(client: Client, entries: int, entry_bytes: int, tell: C
     ledger = await client.create_ledger()
     payload = SeededRng(1).token(entry_bytes)
     groups: deque[AppendGroup] = deque()
-    appended, told = 0, False
+    appended, notified = 0, False
     while True:
         for _ in range(_BURST):
             group = ledger.append_nowait(payload).group
@@ -63,9 +63,9 @@ async def write_for_ever(client: Client, entries: int, entry_bytes: int, tell: C
             await groups[0].wait()
             if (error := groups.popleft().error) is not None:
                 raise error
-        if not told and ledger.last_add_confirmed + 1 >= entries:
+        if not notified and ledger.last_add_confirmed + 1 >= entries:
             tell(ledger.id, ledger.last_add_confirmed + 1)
-            told = True
+            notified = True
 
 
 async def measure_recovery(client: Client, other: Client, ledger_id: int) -> Figures:

@@ -18,10 +18,10 @@ the gate looks at the median.
 
 *Overload*: the peak is that of one client with 5,000 entries of 1 KiB unconfirmed, measured before each turn. In the
 turn, 200 clients with connections of their own offer ten times as much together, for four times as long. An entry for
-which its client has no room is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which
+which its client has no space is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which
 asks for 100 entries a second, goes on meanwhile. Jain's index is 1 where all 200 get the same, and 1/200 where one gets
 everything. Two turns that are not counted come first, in which caches fill and processes find their size. After each
-turn its ledgers are deleted, and the bookies give back their room.
+turn its ledgers are deleted, and the bookies free their space.
 
 *Import*: new interpreters that import one module and end, less one that imports nothing; the best of 20, with compiled
 code kept.

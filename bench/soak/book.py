@@ -47,9 +47,9 @@ class Book:
         ended = [each for each in self._confirmed if each not in self._written]
         return ended[rng.randint(0, len(ended) - 1)] if ended else None
 
-    def ended_above(self, most: int, rng: Rng) -> int | None:
-        """A random ledger without a writer, if there are more than ``most``."""
-        return self.some_ended(rng) if len(self._confirmed) - len(self._written) > most else None
+    def ended_above(self, limit: int, rng: Rng) -> int | None:
+        """A random ledger without a writer, if there are more than ``limit``."""
+        return self.some_ended(rng) if len(self._confirmed) - len(self._written) > limit else None
 
     def encode(self) -> str:
         """Serialize for another process."""

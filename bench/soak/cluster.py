@@ -39,7 +39,7 @@ SETTINGS: Final = (
 """Small sizes and intervals, so that all background work happens continuously."""
 REPAIR: Final = ("lost_after_s=2", "open_grace_s=20", "interval_s=2", "lease_s=5", "check_period_s=120")
 OFFLOAD: Final = ("deletion_lag_s=15", "max_set_wait_s=5", "interval_s=3", "tidy_interval_s=30", "orphan_delay_s=10")
-UPKEEP: Final = ("collector_rounds", "ledgers_dropped", "entry_logs_removed", "compacted_bytes", "scrub_rounds")
+MAINTENANCE: Final = ("collector_rounds", "ledgers_dropped", "entry_logs_removed", "compacted_bytes", "scrub_rounds")
 """Counters of every bookie."""
 REPAIRED: Final = ("rounds", "places", "copied_batches", "copied_bytes")
 _GATEWAY_MIB: Final = "4"
@@ -147,9 +147,9 @@ class SoakCluster:
             ProgramFailed: a process does not respond.
         """
         metrics = [bookie.metrics() for bookie in self.bookies[:LASTING]]
-        upkeep = {name: sum(each[f"tallybook_bookie_{name}_total"] for each in metrics) for name in UPKEEP}
+        maintenance = {name: sum(each[f"tallybook_bookie_{name}_total"] for each in metrics) for name in MAINTENANCE}
         repair = self._repair.metrics()
-        return {**upkeep, **{f"repair_{name}": repair[f"tallybook_repair_{name}_total"] for name in REPAIRED}}
+        return {**maintenance, **{f"repair_{name}": repair[f"tallybook_repair_{name}_total"] for name in REPAIRED}}
 
     # -- inside -----------------------------------------------------------------------
 
@@ -182,9 +182,9 @@ class SoakCluster:
 
     def _watch_gateway(self, undo: ExitStack) -> None:
         gateway = self._start(undo, "gateway", "tallybook.cli", "gateway", "run", "--json")
-        told = gateway.ready(START_SECONDS)
-        self._gateway_address = told["ready"]
-        self.watched.append(WatchedProcess("gateway", gateway.pid, _port(told["http"])))
+        addresses = gateway.ready(START_SECONDS)
+        self._gateway_address = addresses["ready"]
+        self.watched.append(WatchedProcess("gateway", gateway.pid, _port(addresses["http"])))
 
     def _start(self, undo: ExitStack, name: str, program: str, *words: str) -> Server:
         server = Server(module(program, *words, "--metadata", self.metadata), self.directory / f"{name}.json")

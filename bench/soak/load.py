@@ -136,10 +136,10 @@ class _Load:
         settle_memory()
         print_json_line({"http": http.address})
         actors = [*[self._write] * WRITERS, *[self._follow] * TAILING, *[self._catch_up] * CATCHING_UP, self._delete]
-        async with asyncio.timeout(None) as patience:
+        async with asyncio.timeout(None) as timeout:
             living = [tasks.spawn(self._live(actor), name=actor.__name__) for actor in actors]
             await self._over.wait()
-            patience.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
+            timeout.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
             await asyncio.gather(*living)
         await http.close()
         await tasks.close()

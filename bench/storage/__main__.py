@@ -18,10 +18,10 @@ from ..gates import Figures
 from ..pages import Earlier, ReportOption, Topic, admit, conclude, only_option, read_results, wanted_parts
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
-from .gates import BRIM, CATCH_UP, GATES, HEAD, MANY, PARTS, PEER, REPAIR, ROOM, ROT
+from .gates import BRIM, CATCH_UP, GATES, HEAD, MANY, PARTS, PEER, REPAIR, ROT, SPACE
 from .many import measure_many
 from .repair import RepairPlan, measure_repair
-from .room import RoomPlan, measure_room
+from .room import SpacePlan, measure_space
 from .rot import measure_rot
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -65,9 +65,9 @@ def main(
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     figures: Figures = {}
-    if ROOM in wanted:
+    if SPACE in wanted:
         with _scratch(directory) as scratch:
-            figures |= measure_room(scratch, RoomPlan(mib, turns, seconds, SETTLE_SECONDS, rate))
+            figures |= measure_space(scratch, SpacePlan(mib, turns, seconds, SETTLE_SECONDS, rate))
     if CATCH_UP in wanted:
         with _scratch(directory) as scratch:
             plan = CatchUpPlan(max(LEAST_READ_MIB, mib // 2), turns, seconds, SETTLE_SECONDS, rate)

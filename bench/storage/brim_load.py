@@ -61,13 +61,13 @@ class _Brim:
     async def turn(self, filler: Path) -> None:
         """Fill the disk, check all entries, and free space."""
         await self._write_until_full()
-        _take_all_room(filler)
+        _fill_disk(filler)
         self.figures["brim_full"] += 1
         await self.check_entries()
         _give_it_back(filler)
         await self._delete_half()
         began = time.monotonic()
-        await self._until(lambda: not self._read_only, "the bookie has room again")
+        await self._until(lambda: not self._read_only, "the bookie has space again")
         self.figures["brim_back"] += 1
         self.figures["brim_back_seconds"] = round(max(self.figures["brim_back_seconds"], time.monotonic() - began), 1)
 
@@ -119,7 +119,7 @@ class _Brim:
             del self._confirmed[ledger_id]
 
 
-def _take_all_room(filler: Path) -> None:
+def _fill_disk(filler: Path) -> None:
     """Write until the disk is full."""
     with filler.open("wb", buffering=0) as file:
         for size in _FILLER_PIECES:

@@ -175,15 +175,15 @@ def _reading(system: _System, bytes_per_second: float, seconds: float) -> Iterat
         reader.stop()
 
 
-def rate_of(told: Sequence[Figures]) -> float:
+def rate_of(samples: Sequence[Figures]) -> float:
     """Bytes per second between the first and the last progress report of the readers.
 
     Raises:
         ProgramFailed: there are fewer than two reports.
     """
-    if len(told) < 2:
+    if len(samples) < 2:
         raise ProgramFailed("the readers did not report their progress")
-    first, last = told[0], told[-1]
+    first, last = samples[0], samples[-1]
     return (last["bytes"] - first["bytes"]) / (last["seconds"] - first["seconds"])
 
 

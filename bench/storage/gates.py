@@ -6,9 +6,9 @@ from typing import Final
 
 from ..pages import lower_bound, upper_bound
 
-HEAD: Final = """# Benchmarks of storage upkeep
+HEAD: Final = """# Benchmarks of storage maintenance
 
-What a bookie does besides adds and reads, and what adds notice of it: room that comes back when ledgers are deleted,
+What a bookie does besides adds and reads, and what adds notice of it: space that is freed when ledgers are deleted,
 readers that catch up, a bookie that dies and whose copies are made again, a scrub that finds a byte which flipped on
 the disk, a disk that is filled to the brim, a bookie with very many small ledgers. This page is written by
 `make bench-storage`; it contains all results, good or bad.
@@ -18,24 +18,24 @@ fixed modest rate. What is compared takes turns within one run, and ratios are m
 twentieth of a fill, at most 1 GiB, and the collector rests for ten seconds between its rounds.
 """
 
-ROOM: Final = "room"
+SPACE: Final = "room"
 CATCH_UP: Final = "catch-up"
 PEER: Final = "peer"
 ROT: Final = "rot"
 BRIM: Final = "brim"
 REPAIR: Final = "repair"
 MANY: Final = "many"
-PARTS: Final = (ROOM, CATCH_UP, REPAIR, ROT, BRIM, MANY)
+PARTS: Final = (SPACE, CATCH_UP, REPAIR, ROT, BRIM, MANY)
 
 GATES: Final = (
     # The workload of a gate is the part that an option can switch off.
     lower_bound(
         "room_regained_part",
         0.85,
-        "room regained two rounds after nine of ten ledgers were deleted, of what they held; worst bookie and turn",
-        ROOM,
+        "space regained two passes after nine of ten ledgers were deleted, of what they held; worst bookie and turn",
+        SPACE,
     ),
-    upper_bound("room_p99_ratio", 1.5, "99th percentile of adds meanwhile, to that before", ROOM),
+    upper_bound("room_p99_ratio", 1.5, "99th percentile of adds meanwhile, to that before", SPACE),
     lower_bound(
         "catch_up_rate_part", 0.9, "rate of these readers, of half of what they reach alone; worst turn", CATCH_UP
     ),

@@ -87,11 +87,11 @@ def fill(
 
 
 async def _append(ledger: LedgerWriter, size: int, entry_bytes: int, block: bytes) -> None:
-    entries_at_once = max(1, _APPEND_BYTES // entry_bytes)
-    for number in range(0, size // entry_bytes, entries_at_once):
+    entries_per_append = max(1, _APPEND_BYTES // entry_bytes)
+    for number in range(0, size // entry_bytes, entries_per_append):
         # From a different offset each time, so that no two entries are equal.
         source = block[(number + ledger.id) % 4096 :]
-        count = min(entries_at_once, size // entry_bytes - number)
+        count = min(entries_per_append, size // entry_bytes - number)
         rest = entry_bytes - len(MARK)
         await ledger.append_many([MARK + source[at * rest : (at + 1) * rest] for at in range(count)])
 
@@ -165,7 +165,7 @@ class _CatchUp:
         self._next = cycle(known)
         self._rate = bytes_per_second
         self._bytes = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
 
     async def run(self, seconds: float, count: int) -> Figures:
         tasks = client_tasks("catch-up")
@@ -188,8 +188,8 @@ class _CatchUp:
 
     async def _keep_to_the_rate(self) -> None:
         now = time.monotonic()
-        if now - self._told >= _TELL_SECONDS:
-            self._told = now
+        if now - self._reported >= _TELL_SECONDS:
+            self._reported = now
             print_json_line(self._figures())
         if self._rate:
             await asyncio.sleep(self._began + self._bytes / self._rate - now)

@@ -76,18 +76,18 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
                 [*command, *(word for each in REPAIR for word in ("--set", each))], directory / "repair.json"
             )
             try:
-                told = _until_unnamed(directory, ledgers, victim.name, plan.deadline_seconds, repair)
+                result = _until_unnamed(directory, ledgers, victim.name, plan.deadline_seconds, repair)
             finally:
                 repair.stop()
         latencies = WindowedLatencies.load(samples)
         checked = lacking(directory)
     # Starts with the first repaired ledger, without the configured delay.
-    busy = Window(int(told["began_ns"]), int(told["ended_ns"]))
-    rate = told["copied_bytes"] / busy.seconds
+    busy = Window(int(result["began_ns"]), int(result["ended_ns"]))
+    rate = result["copied_bytes"] / busy.seconds
     # Reads have no such delay.
     before, beside = latencies.p99_ms(quiet), latencies.p99_ms(Window(died_ns, busy.end_ns))
     return {
-        "repair_ledgers": told["ledgers"],
+        "repair_ledgers": result["ledgers"],
         "repair_seconds": round(busy.seconds, 1),
         "repair_mb_per_s": round(rate / 1e6, 1),
         "repair_slower_mb_per_s": round(slower / 1e6, 1),

@@ -28,8 +28,8 @@ LOGS_PER_FILL: Final = 20
 """Entry logs per fill: many, since the one being written is not collected."""
 COLLECTION_MS: Final = 10_000
 PROGRAM_SECONDS: Final = 1_800.0
-_LEAST_LOG_MIB: Final = 4
-_MOST_LOG_MIB: Final = 1024
+_MIN_LOG_MIB: Final = 4
+_MAX_LOG_MIB: Final = 1024
 _POLL_SECONDS: Final = 0.1
 _WARM_UP_SECONDS: Final = 60.0
 _SECONDS_PER_LEDGER: Final = 0.05
@@ -38,7 +38,7 @@ _FLUSHED_METRIC: Final = "tallybook_bookie_flushed_bytes_total"
 
 
 @dataclass(frozen=True, slots=True)
-class RoomPlan:
+class SpacePlan:
     """Sizes and durations.
 
     Args:
@@ -62,20 +62,20 @@ class _Turn:
     seconds: float
 
 
-def measure_room(directory: Path, plan: RoomPlan) -> Figures:
+def measure_space(directory: Path, plan: SpacePlan) -> Figures:
     """Fill and delete in turns.
 
     Raises:
         ProgramFailed: a program failed, or the garbage collection passes did not end in time.
     """
-    log_mib = min(_MOST_LOG_MIB, max(_LEAST_LOG_MIB, plan.mib // LOGS_PER_FILL))
+    log_mib = min(_MAX_LOG_MIB, max(_MIN_LOG_MIB, plan.mib // LOGS_PER_FILL))
     settings = [f"storage.entry_log_bytes={log_mib}MiB", f"collection.interval_ms={COLLECTION_MS}"]
     settings += ["collection.deleted_delay_s=0", "collection.max_deleted_percent=100"]
     with bookies(directory, COPIES, settings) as cluster:
         return _figures([_turn(directory, cluster, plan, number) for number in range(plan.turns)])
 
 
-def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: RoomPlan, number: int) -> _Turn:
+def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: SpacePlan, number: int) -> _Turn:
     ledgers = ["--metadata", metadata_in(directory), "--ledgers", str(directory / f"ledgers-{number}.json")]
     filled = _load("fill", *ledgers, "--mib", str(plan.mib), "--seed", str(number + 1))
     time.sleep(plan.settle_seconds)

@@ -106,12 +106,12 @@ def flip(log: Path, part: float) -> None:
         os.close(descriptor)
 
 
-def _flip_and_watch(bookie: RestartableBookie, log: Path, part: float, patience_seconds: float) -> tuple[float, float]:
+def _flip_and_watch(bookie: RestartableBookie, log: Path, part: float, timeout_seconds: float) -> tuple[float, float]:
     """Times until a damaged batch was found, and until none was known any more."""
     met, began = bookie.metrics()[_MET], time.monotonic()
     flip(log, part)
-    found = _when(bookie, lambda now: now[_MET] > met, "found", began + patience_seconds)
-    mended = _when(bookie, lambda now: not now[_KNOWN], "repaired", began + patience_seconds)
+    found = _when(bookie, lambda now: now[_MET] > met, "found", began + timeout_seconds)
+    mended = _when(bookie, lambda now: not now[_KNOWN], "repaired", began + timeout_seconds)
     return found - began, mended - began
 
 

@@ -84,7 +84,7 @@ class DiskMonitor:
         self._clock = clock
         self._pressure = pressure
         self._avoid = avoid
-        self._levels = dict.fromkeys(watched.deciding, DiskLevel.ROOM)
+        self._levels = dict.fromkeys(watched.deciding, DiskLevel.ENOUGH)
         self._used_parts: dict[str, float] = {}
         self._free_bytes: dict[str, int] = {}
         self._spaces: dict[str, Space] = {}
@@ -124,7 +124,7 @@ class DiskMonitor:
         if path in self._levels:
             return self._levels[path]
         if path in self._watched.journals:
-            return DiskLevel.WARNED if space.free_bytes < self._watched.min_free_bytes else DiskLevel.ROOM
+            return DiskLevel.WARNED if space.free_bytes < self._watched.min_free_bytes else DiskLevel.ENOUGH
         # An index beside the entry logs has their level, unless it is on a disk of its own.
         return self._marks.level(_used_part(space), self._levels[self._watched.logs[0]])
 
@@ -148,9 +148,9 @@ class DiskMonitor:
         level, before = self._level(), self._pressure.level
         if level is not before:
             if level is DiskLevel.SHORT:
-                sometimes("disk: short of room")
+                sometimes("disk: short of space")
             elif before is DiskLevel.SHORT:
-                sometimes("disk: has room again")
+                sometimes("disk: has space again")
             _log.warning(
                 "disk usage has reached another level", used_fraction=round(self.used_part, 3), disk_level=level.value
             )
@@ -178,10 +178,12 @@ class DiskMonitor:
 
     def _level(self) -> DiskLevel:
         """Level of the bookie as a whole: WARNED if any disk is filling up."""
-        no_room_for_logs = all(self._levels[path] is DiskLevel.SHORT for path in self._watched.logs)
-        if no_room_for_logs or self._levels.get(self._watched.index) is DiskLevel.SHORT:
+        logs_are_short = all(self._levels[path] is DiskLevel.SHORT for path in self._watched.logs)
+        if logs_are_short or self._levels.get(self._watched.index) is DiskLevel.SHORT:
             return DiskLevel.SHORT
-        return DiskLevel.ROOM if all(level is DiskLevel.ROOM for level in self._levels.values()) else DiskLevel.WARNED
+        return (
+            DiskLevel.ENOUGH if all(level is DiskLevel.ENOUGH for level in self._levels.values()) else DiskLevel.WARNED
+        )
 
 
 def _used_part(space: Space) -> float:

@@ -74,7 +74,7 @@ _INDEX = "index"
 _DRAFT = "cookie.new"
 _PROBE = "probe"
 _OUR_PARTS = LAYOUT.split(",")
-# Files that may be in a fresh directory: a lock, leftovers of a crashed start, a mount point's own.
+# Files that may be in a fresh directory: a lock, files left by a crashed start, a mount point's own.
 _LIMBO = "limbo"
 _HARMLESS = frozenset({"LOCK", _PROBE, _LIMBO, "lost+found"})
 

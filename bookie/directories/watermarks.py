@@ -17,7 +17,7 @@ from typing import NamedTuple
 class DiskLevel(Enum):
     """Level of disk usage."""
 
-    ROOM = "room"
+    ENOUGH = "room"
     WARNED = "warned"
     """Operators are warned, and compaction is more eager."""
     SHORT = "short"
@@ -35,7 +35,7 @@ class Watermarks(NamedTuple):
         """The level of a disk with this used part, whose level was ``before``."""
         if used_part >= (self.back if before is DiskLevel.SHORT else self.read_only):
             return DiskLevel.SHORT
-        return DiskLevel.WARNED if used_part >= self.warn else DiskLevel.ROOM
+        return DiskLevel.WARNED if used_part >= self.warn else DiskLevel.ENOUGH
 
 
 class DiskPressure:
@@ -48,7 +48,7 @@ class DiskPressure:
     def __init__(self, request_collection: Callable[[], None]) -> None:
         self._request_collection = request_collection
         self._full = False
-        self.level = DiskLevel.ROOM
+        self.level = DiskLevel.ENOUGH
         """Level of the bookie as of the last poll."""
         self.only_reserve_left = False
         """The space left is only for recoveries, fences and compaction. Read once a batch."""
@@ -56,7 +56,7 @@ class DiskPressure:
     def set_level(self, level: DiskLevel) -> None:
         """Note a new level of the bookie."""
         self.level = level
-        self._update(filling=level is not DiskLevel.ROOM)
+        self._update(filling=level is not DiskLevel.ENOUGH)
 
     def set_full(self, full: bool) -> None:
         """Note that a checkpoint finds no space, or finds space again. It may notice sooner than the next poll."""
@@ -65,7 +65,7 @@ class DiskPressure:
 
     def is_short(self) -> bool:
         """Whether compaction is to free space early."""
-        return self._full or self.level is not DiskLevel.ROOM
+        return self._full or self.level is not DiskLevel.ENOUGH
 
     def _update(self, *, filling: bool) -> None:
         self.only_reserve_left = self._full or self.level is DiskLevel.SHORT

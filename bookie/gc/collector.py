@@ -141,7 +141,7 @@ class GarbageCollector:
         delays = GcDelays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
         self._policy = GarbagePolicy(delays)
         self._pressed = pressed
-        self._leftovers = over_replication
+        self._over_replication = over_replication
         self._late = late
         self.check = check
         self._paused = False
@@ -310,7 +310,7 @@ class GarbageCollector:
             approved=approved,
             restarts=self.check.take_change(),
         )
-        self._leftovers.begin()
+        self._over_replication.begin()
         in_limbo = 0
         async with aclosing(self._pages()) as pages:
             async for page in pages:
@@ -404,7 +404,7 @@ class GarbageCollector:
             for ledger_id, disposition in zip(asked, dispositions, strict=True):
                 if self._policy.is_garbage(ledger_id, disposition):
                     garbage.append(ledger_id)
-                elif not self._paused and self._leftovers.may_be_dropped(ledger_id, disposition):
+                elif not self._paused and self._over_replication.may_be_dropped(ledger_id, disposition):
                     over_replication.append(ledger_id)
         return ([], []) if self._paused else (garbage, over_replication)
 
@@ -464,7 +464,7 @@ class GarbageCollector:
         gone = [ledger_id for ledger_id in known if self._is_idle(ledger_id)]
         if gone:
             sometimes("collector: drops copies that others have now")
-            with self._leftovers.visits.shut(gone):
+            with self._over_replication.visits.shut(gone):
                 await held.index.apply((), {}, drop_rows=gone, frees_space=True)
             for ledger_id in gone:
                 held.stored.forget(ledger_id)
@@ -480,7 +480,7 @@ class GarbageCollector:
         if (ledger is not None and ledger.users) or self._held.cache.holds(ledger_id):
             sometimes("collector: a repair works on copies that others have now")
             return False
-        return self._leftovers.is_unvisited(ledger_id)
+        return self._over_replication.is_unvisited(ledger_id)
 
 
 async def _ended(end: Callable[[int], Awaitable[None]], ledger_ids: Sequence[int]) -> list[bool]:

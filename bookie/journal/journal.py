@@ -37,7 +37,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .format import INSTANCE_BYTES, JournalMark, JournalRecord, RingGeometry, encode_record
 from .group_commit import Commit, GroupCommit, OnDurable
-from .keeper import SegmentKeeper
+from .keeper import SegmentRecycler
 from .replay import read_records, survey
 from .segments import SegmentFiles, segment_file_names
 from .space import RingSpace, charge_bytes
@@ -116,7 +116,7 @@ class RecoveredJournal:
         """Trim what was replayed, which the caller has checkpointed, and begin to write.
 
         The new boot counter is durable before anything else. Writing begins in a new segment, with block numbers above
-        anything that may be on the disk, so leftovers of a crash are never next to a live block. A changed geometry
+        anything that may be on the disk, so data left by a crash is never next to a live block. A changed geometry
         takes effect now, when nothing on the disk is needed.
 
         Args:
@@ -142,8 +142,12 @@ class RecoveredJournal:
                 return (await self._disk.space(self._directory)).free_bytes
 
             least_ready = RingSpace(superblock.facts.geometry, self._settings.max_commit_bytes).least_ready
-            keeper = partial(SegmentKeeper, superblock, files, clock, tasks, free_bytes, min_free_bytes, least_ready)
-            journal = Journal(self._disk, self._settings, superblock.facts, keeper, clock, tasks, on_failure, on_space)
+            recycler = partial(
+                SegmentRecycler, superblock, files, clock, tasks, free_bytes, min_free_bytes, least_ready
+            )
+            journal = Journal(
+                self._disk, self._settings, superblock.facts, recycler, clock, tasks, on_failure, on_space
+            )
             undo.pop_all()
             undo.push_async_callback(journal.close, clean=False)
             await journal.begin()
@@ -187,7 +191,7 @@ class Journal:
         disk: Disk,
         settings: JournalSettings,
         facts: Superblock,
-        make_keeper: Callable[[Callable[[], None], Callable[[Exception], None]], SegmentKeeper],
+        make_recycler: Callable[[Callable[[], None], Callable[[Exception], None]], SegmentRecycler],
         clock: Clock,
         tasks: Tasks,
         on_failure: Callable[[Exception], None],
@@ -200,13 +204,13 @@ class Journal:
         self._ring = RingSpace(facts.geometry, settings.max_commit_bytes)
         self._max_body_bytes = self._ring.max_body_bytes
         self._seal_after_seconds = settings.seal_after_ms / 1000
-        self._keeper = make_keeper(self._segment_ready, self._fail)
+        self._recycler = make_recycler(self._segment_ready, self._fail)
         self._source = GroupCommit(
             instance=facts.instance,
             begin=facts.begin,
             segment_bytes=facts.geometry.segment_bytes,
             buffers=(disk.buffer(settings.max_commit_bytes), disk.buffer(settings.max_commit_bytes)),
-            ready=self._keeper.ready,
+            ready=self._recycler.ready,
             on_commit=self._committed,
             on_failure=self._fail,
             monotonic=clock.monotonic,
@@ -266,8 +270,8 @@ class Journal:
     async def begin(self) -> None:
         """Prepare the first segments and start the background work; called by ``RecoveredJournal.start``."""
         for _ in range(PREPARED_AT_START):
-            await self._keeper.prepare_next()
-        self._keeper.run_in_background()
+            await self._recycler.prepare_next()
+        self._recycler.run_in_background()
         self._background = [
             self._tasks.spawn(self._seal_in_silence(), name="journal-sealer", essential=True),
             self._tasks.spawn(self._watch_device(), name="journal-watch", essential=True),
@@ -313,7 +317,7 @@ class Journal:
         """
         # Inlines ``max_queued_bytes``, which explains the order, to save a call for each batch.
         remaining = self._ring.geometry.segment_bytes - self._source.position.offset
-        free = self._ring.writable_bytes(remaining, len(self._keeper.ready)) - self._queued_bytes
+        free = self._ring.writable_bytes(remaining, len(self._recycler.ready)) - self._queued_bytes
         reserve = 0 if urgent else self._ring.reserve_bytes
         return self._ring.largest_body(free - reserve)
 
@@ -328,7 +332,7 @@ class Journal:
         # In this order: the pump takes a ready segment first and moves its position second, so a segment may be missed
         # for a moment, but is never counted twice.
         remaining = self._ring.geometry.segment_bytes - self._source.position.offset
-        return self._ring.writable_bytes(remaining, len(self._keeper.ready))
+        return self._ring.writable_bytes(remaining, len(self._recycler.ready))
 
     def oldest_queued_age_seconds(self) -> float:
         """How long the oldest record that is not durable has been waiting; 0 if there is none."""
@@ -345,7 +349,7 @@ class Journal:
         """Part of the ring between trim mark and writer, 0 to 1; at the mark's end in whole segments."""
         geometry = self._ring.geometry
         position = self._source.position
-        segments = position.segment - self._keeper.facts.trim.segment
+        segments = position.segment - self._recycler.facts.trim.segment
         used = segments * geometry.segment_bytes + position.offset
         return min(1.0, max(0.0, used / (geometry.segment_bytes * geometry.segment_count)))
 
@@ -366,7 +370,7 @@ class Journal:
         """
         check(not self._closed, "trim of a closed journal")
         check(mark <= self._mark, f"trim to {mark}, but only {self._mark} is durable")
-        await self._keeper.trim(mark)
+        await self._recycler.trim(mark)
 
     async def drained(self, timeout_seconds: float) -> bool:
         """Wait until everything appended is durable. ``False`` on a timeout.
@@ -405,9 +409,11 @@ class Journal:
         except BaseException:
             self._source.stop()  # a write that ends later must not be reported
             raise
-        all_trimmed = self._failure is None and not self._queued_count and self._last_records <= self._keeper.facts.trim
+        all_trimmed = (
+            self._failure is None and not self._queued_count and self._last_records <= self._recycler.facts.trim
+        )
         self._source.stop()
-        await self._keeper.close(final=self._clean_facts if clean and all_trimmed else None)
+        await self._recycler.close(final=self._clean_facts if clean and all_trimmed else None)
         check(all_trimmed or not clean, "a clean stop with records that are not trimmed")
 
     def _clean_facts(self, facts: Superblock) -> Superblock:

@@ -40,7 +40,7 @@ FULL_PAUSE_SECONDS: Final = 1.0
 """Pause before filling continues after the disk was full."""
 
 
-class SegmentKeeper:
+class SegmentRecycler:
     """Owns the superblock and the segment files.
 
     Args:
@@ -70,7 +70,7 @@ class SegmentKeeper:
         self._free_bytes = free_bytes
         self._min_free_bytes = min_free_bytes
         self._least_ready = least_ready
-        self._told_full = False
+        self._reported_full = False
         self._on_ready = on_ready
         self._on_failure = on_failure
         self._lock = asyncio.Lock()
@@ -89,7 +89,7 @@ class SegmentKeeper:
     def run_in_background(self) -> None:
         """Start to prepare segments as soon as they are free."""
         self._wake.set()
-        self._running = self._tasks.spawn(self._prepare_for_ever(), name="journal-keeper", essential=True)
+        self._running = self._tasks.spawn(self._prepare_for_ever(), name="journal-segments", essential=True)
 
     async def prepare_next(self) -> None:
         """Prepare the next segment, which must be free.
@@ -196,14 +196,14 @@ class SegmentKeeper:
             return True
         free_bytes = await self._free_bytes()
         full = free_bytes < self._min_free_bytes + growth_bytes
-        if full and not self._told_full:
+        if full and not self._reported_full:
             _log.warning(
                 "journal stays smaller than configured until its writer needs more",
                 journal_segment=segment,
                 free_bytes=free_bytes,
                 min_free_bytes=self._min_free_bytes,
             )
-        self._told_full = full
+        self._reported_full = full
         return not full
 
     def _next_is_free(self) -> bool:

@@ -190,7 +190,7 @@ def _what_is_wrong(file: SegmentFile, facts: Superblock) -> DamageKind:
 async def _walk(window: FileWindow, path: str, segment: int, end: int, facts: Superblock, chain: Chain) -> None:
     """Report to ``chain`` every place of one segment at which a block of it can begin."""
     offset = BLOCK_BYTES
-    told_unreadable = False
+    reported_unreadable = False
     while offset < end:
         step = BLOCK_BYTES
         try:
@@ -198,15 +198,15 @@ async def _walk(window: FileWindow, path: str, segment: int, end: int, facts: Su
             if header is None or offset + header.total_bytes > facts.geometry.segment_bytes:
                 chain.hole(path, offset)
             else:
-                step, told_unreadable = header.total_bytes, False
+                step, reported_unreadable = header.total_bytes, False
                 intact = header.block <= facts.trim.block or await _is_intact(window, offset, header)
                 chain.block(path, offset, header, intact=intact)
         except NewerFormat as error:
             raise NewerFormat(f"{path} at {offset}: {error.message}") from None
         except DiskFailed:
-            if not told_unreadable:
+            if not reported_unreadable:
                 chain.broken(DamageKind.UNREADABLE, path, offset)
-                told_unreadable = True
+                reported_unreadable = True
         offset += step
 
 

@@ -57,13 +57,13 @@ class RingSpace(NamedTuple):
 
     def writable_bytes(self, remaining_bytes: int, ready_count: int) -> int:
         """Maximum sum of charges, given the rest of the open segment and the number of ready segments."""
-        most_wasted = self.max_commit_bytes - BLOCK_BYTES
+        max_wasted = self.max_commit_bytes - BLOCK_BYTES
         if not ready_count:
             return max(0, remaining_bytes - SEAL_BYTES)
         usable = self.geometry.segment_bytes - BLOCK_BYTES
         # Every segment but the last is left when the next record does not fit.
-        in_open_segment = max(0, remaining_bytes - most_wasted)
-        return in_open_segment + ready_count * usable - (ready_count - 1) * most_wasted - SEAL_BYTES
+        in_open_segment = max(0, remaining_bytes - max_wasted)
+        return in_open_segment + ready_count * usable - (ready_count - 1) * max_wasted - SEAL_BYTES
 
     def largest_body(self, free_bytes: int) -> int:
         """The largest body whose charge is at most ``free_bytes``; 0 if there is none."""

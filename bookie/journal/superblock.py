@@ -90,8 +90,8 @@ class Superblock:
         Every block takes at least 4 KiB of a prepared segment, which bounds the block numbers that this incarnation can
         have used.
         """
-        most_blocks = len(self.expected_segments()) * self.geometry.blocks_per_segment
-        return JournalMark(self.prepared + 1, self.trim.block + most_blocks + 1)
+        max_blocks = len(self.expected_segments()) * self.geometry.blocks_per_segment
+        return JournalMark(self.prepared + 1, self.trim.block + max_blocks + 1)
 
 
 def encode_slot(facts: Superblock) -> bytes:

@@ -30,13 +30,13 @@ class LateIdentities:
     """Collects ledgers without identity, and sets it.
 
     Args:
-        has_room: whether more ledgers may become dirty.
+        has_space: whether more ledgers may become dirty.
     """
 
-    def __init__(self, table: LedgerTable, facts_of: FactsLookup, has_room: Callable[[], bool]) -> None:
+    def __init__(self, table: LedgerTable, facts_of: FactsLookup, has_space: Callable[[], bool]) -> None:
         self._table = table
         self._facts_of = facts_of
-        self._has_room = has_room
+        self._has_space = has_space
         self._noted: dict[int, None] = {}
 
     def note(self, ledger_id: int) -> None:
@@ -59,7 +59,7 @@ class LateIdentities:
             for ledger_id in noted:
                 if ledger_id <= above:
                     continue
-                if not self._has_room():
+                if not self._has_space():
                     return
                 await pace.spend(1)
                 await self._give(ledger_id)

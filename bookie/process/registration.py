@@ -119,7 +119,7 @@ class BookieRegistration:
             if present != self._info or self._is_in_doubt:
                 await self._update(registration, present)
             return
-        sometimes("enrolment: registration lost")
+        sometimes("registration: lost")
         _log.warning("registration lost", bookie_id=self._info.bookie_id)
         self._registration = None
 
@@ -132,9 +132,9 @@ class BookieRegistration:
             except StorageError as error:
                 # Free space only guides placement, so this is no reason to stop.
                 _log.warning("free disk not measured", bookie_id=self._info.bookie_id, error=error.message)
-        told = self._info.free_bytes
-        changed = abs(self._free_bytes - told) > SPACE_CHANGE * told
-        return replace(self._info, mode=self._mode(), free_bytes=self._free_bytes if changed else told)
+        registered = self._info.free_bytes
+        changed = abs(self._free_bytes - registered) > SPACE_CHANGE * registered
+        return replace(self._info, mode=self._mode(), free_bytes=self._free_bytes if changed else registered)
 
     async def _update(self, registration: Registration, info: BookieInfo) -> None:
         try:
@@ -153,13 +153,13 @@ class BookieRegistration:
         try:
             self._registration = await self._register()
         except MetadataConflict:
-            sometimes("enrolment: an entry is in the way")
+            sometimes("registration: an entry is in the way")
             if not await self._is_ourselves():
                 raise
         except PeerError as error:
             _log.warning("not registered again yet", bookie_id=self._info.bookie_id, error=error.message)
         else:
-            sometimes("enrolment: registered again")
+            sometimes("registration: registered again")
             _log.info("registered again", bookie_id=self._info.bookie_id)
             return
         await self._clock.sleep(jittered(self._rng, RETRY_SECONDS))

@@ -148,7 +148,7 @@ class IndexThreads:
         self.reads = ThreadWorkers(max(2, read_threads), "index-read")
         self.states = ThreadWorkers(2, "index-state")
         self.changes = ThreadWorkers(1, "checkpoint")
-        self.maintenance = ThreadWorkers(1, "index-upkeep")
+        self.maintenance = ThreadWorkers(1, "index-maintenance")
 
     async def open_index(
         self, disk: RealDisk, directory: str, settings: StorageSettings, *, create: bool
@@ -231,7 +231,7 @@ class _BookieProcess:
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         # Before registration, so that no client chooses a bookie that must not take writes.
         mode = await poll_mode(metadata.store, bookie.bookie_id, bookie.set_read_only)
-        enrolment = BookieRegistration(
+        registration = BookieRegistration(
             metadata.membership,
             self._info(bookie, listener.address, http.address),
             partial(_mode, bookie),
@@ -239,8 +239,8 @@ class _BookieProcess:
             self._clock,
             self._rng,
         )
-        await enrolment.enter()
-        undo.push_async_callback(enrolment.leave)
+        await registration.enter()
+        undo.push_async_callback(registration.leave)
         await bookie.registered()
         self._tasks.spawn(
             follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
@@ -248,19 +248,19 @@ class _BookieProcess:
             essential=True,
         )
         # Before clients learn the address.
-        self._why_not_ready = lambda: None if enrolment.listed else "not registered"
+        self._why_not_ready = lambda: None if registration.listed else "not registered"
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
-        await self._serve(bookie, listener.address, stop, ready, enrolment)
+        await self._serve(bookie, listener.address, stop, ready, registration)
 
     async def _serve(
-        self, bookie: Bookie, address: str, stop: asyncio.Event, ready: asyncio.Event, enrolment: BookieRegistration
+        self, bookie: Bookie, address: str, stop: asyncio.Event, ready: asyncio.Event, registration: BookieRegistration
     ) -> None:
         """Be ready until the bookie is to stop."""
         settle_memory()
         self._tasks.spawn(trim_when_idle(self._clock, self._chores), name="memory")
         ready.set()
         _log.info("ready", bookie_id=bookie.bookie_id, address=address, boot=bookie.incarnation.boot)
-        await self._until_stopped(stop, enrolment)
+        await self._until_stopped(stop, registration)
         self._why_not_ready = lambda: "stopping"
         _log.info("stopping", bookie_id=bookie.bookie_id)
 
@@ -339,10 +339,10 @@ class _BookieProcess:
         await bookie.compare_store()
         return bookie
 
-    async def _until_stopped(self, stop: asyncio.Event, enrolment: BookieRegistration) -> None:
+    async def _until_stopped(self, stop: asyncio.Event, registration: BookieRegistration) -> None:
         """Wait for the signal, or until another process has registered under this bookie's id."""
         stopping = self._tasks.spawn(stop.wait(), name="stop")
-        keeping = self._tasks.spawn(enrolment.keep(), name="enrolment")
+        keeping = self._tasks.spawn(registration.keep(), name="registration")
         try:
             await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():

@@ -138,8 +138,8 @@ class Inventory:
         stored: list[int] = []
         next_after: int | None = after
         while next_after is not None and len(stored) < limit:
-            told = await self._index.survey_ledgers(next_after, limit - len(stored))
-            stored, next_after = stored + told.ledger_ids, told.after
+            survey = await self._index.survey_ledgers(next_after, limit - len(stored))
+            stored, next_after = stored + survey.ledger_ids, survey.after
         return sorted({*cached, *stored})[:limit]
 
 

@@ -2,7 +2,7 @@
 
 A new index is built beside the old one from the entry logs (index_rebuild.py). When it is complete and durable, one
 write of the limbo marker switches to it and puts every ledger into limbo. Before that write nothing has changed, and
-leftovers of a crash are built again; after it, nothing is left to do. The journal is then replayed as usual.
+files left by a crash are built again; after it, nothing is left to do. The journal is then replayed as usual.
 """
 
 from __future__ import annotations

@@ -236,8 +236,8 @@ class StoreCheck:
             if disposition in sought:
                 self.not_checked = 0
                 return ledger_id
-        told = sum(disposition is not LedgerDisposition.UNKNOWN for disposition in dispositions.values())
-        self.not_checked = len(held) - told
+        checked = sum(disposition is not LedgerDisposition.UNKNOWN for disposition in dispositions.values())
+        self.not_checked = len(held) - checked
         if self.not_checked:
             _log.warning(
                 "nothing is dropped: the metadata of ledgers at or above the id counter cannot be read",

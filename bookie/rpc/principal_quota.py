@@ -57,7 +57,7 @@ class PrincipalQuotas:
     """
 
     def __init__(self, most: StreamQuota, in_flight: RequestsInFlight | None = None) -> None:
-        self._most = most
+        self._unlimited = most
         self._in_flight = in_flight or RequestsInFlight()
         self._taken: dict[str, _PrincipalUsage] = {}
 
@@ -70,7 +70,7 @@ class PrincipalQuotas:
         """
         limits = principal.limits
         if limits.max_bytes is None and limits.max_requests is None:
-            yield self._most
+            yield self._unlimited
             return
         taken = self._taken.setdefault(principal.name, _PrincipalUsage())
         taken.streams += 1
@@ -107,7 +107,7 @@ class PrincipalQuotas:
         return granted
 
     def _cut(self, each_bytes: int, requests: int) -> StreamQuota:
-        most = self._most
+        most = self._unlimited
         return StreamQuota(
             min(most.credit_bytes, each_bytes),
             min(most.answer_bytes, each_bytes),

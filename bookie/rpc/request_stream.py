@@ -219,7 +219,7 @@ class RequestStreamServer:
         self._principal = principal
         self._share = share
         self._max_read_bytes = min(_MAX_READ_BYTES, share.answer_bytes - MAX_BATCH_BYTES)
-        self._room = AnswerBudget(share.answer_bytes, answer_bytes)
+        self._answer_budget = AnswerBudget(share.answer_bytes, answer_bytes)
         self._audited: OrderedDict[int, None] = OrderedDict()
         self._load = load
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -266,7 +266,7 @@ class RequestStreamServer:
             try:
                 await self._stop()
             finally:
-                self._room.end()
+                self._answer_budget.end()
 
     def act_for(self, principal: Principal) -> None:
         """Apply the current permissions of the caller from now on."""
@@ -337,7 +337,7 @@ class RequestStreamServer:
         """Execute a request and queue the reply. Returns the error that it was answered with, if any."""
         reserved = _answer_bytes(ask, self._max_read_bytes) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
-            await self._room.take(reserved)
+            await self._answer_budget.take(reserved)
         except Busy as busy:
             self._reply(request_id, ask, self._encoded(request_id, ask, busy), 0)
             return busy
@@ -355,7 +355,7 @@ class RequestStreamServer:
             outcome = self._defect(ask, request_id, error)
         reply = self._encoded(request_id, ask, outcome)
         size = min(len(reply), reserved)
-        self._room.give(reserved - size)
+        self._answer_budget.give(reserved - size)
         self._reply(request_id, ask, reply, size)
         return outcome if isinstance(outcome, TallybookError) else None
 
@@ -364,17 +364,17 @@ class RequestStreamServer:
         if not ask.max_bytes or answer.lac <= ask.above:
             return answer, 0
         max_bytes = min(ask.max_bytes, self._max_read_bytes)
-        room = max_bytes + MAX_BATCH_BYTES
-        if not self._room.try_take(room):
+        reserved = max_bytes + MAX_BATCH_BYTES
+        if not self._answer_budget.try_take(reserved):
             return answer, 0
         try:
             async with asyncio.timeout(MAX_BATCHES_WAIT_SECONDS):
-                return await with_batches(self._store, ask.ledger_id, ask.above, answer, max_bytes), room
+                return await with_batches(self._store, ask.ledger_id, ask.above, answer, max_bytes), reserved
         except TimeoutError:
-            self._room.give(room)
+            self._answer_budget.give(reserved)
             return answer, 0
         except BaseException:
-            self._room.give(room)
+            self._answer_budget.give(reserved)
             raise
 
     def _reply(self, request_id: int, ask: wire.Ask | None, message: bytes, reserved_bytes: int) -> None:
@@ -440,7 +440,7 @@ class RequestStreamServer:
 
     def _compose(self) -> bytes | None:
         # The next message is requested once the previous one has left.
-        self._room.give(self._being_sent_bytes)
+        self._answer_budget.give(self._being_sent_bytes)
         self._being_sent_bytes = 0
         if not self._replies:
             return None

@@ -260,7 +260,7 @@ class BookieService:
                 self._refusals,
             )
         else:
-            room = self._answer_bytes[lane]
+            budget = self._answer_bytes[lane]
             server = RequestStreamServer(
                 lane,
                 store,
@@ -269,7 +269,7 @@ class BookieService:
                 self._fail_safe,
                 principal,
                 share,
-                room,
+                budget,
                 self.load,
                 self._tracer,
                 self._refusals,

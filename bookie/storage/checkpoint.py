@@ -313,7 +313,7 @@ FLUSH_METRICS: Final = (
         f"{_STAGE_TEXT} Total seconds, including the step in progress.",
         "stage",
         STAGES,
-        lambda flush, stage: flush.stages[stage].under_way.seconds,
+        lambda flush, stage: flush.stages[stage].in_flight.seconds,
     )
     .counter(
         "flushed_batches_total",

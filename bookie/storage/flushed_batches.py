@@ -123,10 +123,10 @@ class FlushedBatches:
         found: list[Buffer | None] = []
         with self._lookups.timing():
             if mending:
-                told = await self._index.survey(ledger_id, first, last, MAX_FIND_ROWS)
-                told.check_readable()
-                rows = told.rows
-                if told.is_damaged_at(ledger_id, first):
+                survey = await self._index.survey(ledger_id, first, last, MAX_FIND_ROWS)
+                survey.check_readable()
+                rows = survey.rows
+                if survey.is_damaged_at(ledger_id, first):
                     found.append(None)
             else:
                 rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)

@@ -210,8 +210,8 @@ class Admission:
     def _ordinary_refusal(self, size: int, dirty_ledgers: int, others_in_flight: bool) -> Refusal | None:
         if self.closed_to_writers:
             return _READ_ONLY
-        room = self._max_shared_bytes if others_in_flight else self.max_inflight_bytes
-        if self.inflight_bytes and self.inflight_bytes + size > room:
+        limit = self._max_shared_bytes if others_in_flight else self.max_inflight_bytes
+        if self.inflight_bytes and self.inflight_bytes + size > limit:
             return _INFLIGHT
         if self._journal.oldest_queued_age_seconds() > self._max_queue_age_seconds:
             return _QUEUE_AGE

@@ -93,6 +93,6 @@ class LedgerFencing:
     def _check_space(self) -> None:
         refusal = self._admission.urgent_refusal()
         if refusal is not None:
-            sometimes("fence: no room in the journal")
+            sometimes("fence: no space in the journal")
             self._admission.count(refusal)
             raise Busy("the journal is full", retry_after_ms=refusal.retry_after_ms)

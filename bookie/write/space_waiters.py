@@ -80,7 +80,7 @@ class SpaceWaiters:
         Raises:
             Busy: there was none until the deadline.
         """
-        sometimes("add: waits for room in the write cache")
+        sometimes("add: waits for space in the write cache")
         self._request_flush()
         with self.cache_stalls:
             await self._wait(self._for_cache, add, deadline, CACHE_FULL)
@@ -91,7 +91,7 @@ class SpaceWaiters:
         Raises:
             Busy: there was none until the deadline.
         """
-        sometimes("add: waits for room in the journal")
+        sometimes("add: waits for space in the journal")
         self._check_journal()
         with self.journal_stalls:
             await self._wait(self._for_journal[add.recovery], add, deadline, JOURNAL_FULL)

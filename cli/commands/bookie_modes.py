@@ -113,7 +113,7 @@ async def _switched(client: Client, bookie_id: str, mode: RequestedMode, *, on: 
     return await switch_mode(world.store, world.membership, world.clock, rng, bookie_id, mode, on=on)
 
 
-async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force: bool) -> ResultFields:
+async def _drain(metadata: str, bookie_id: str, timeout_s: float | None, *, force: bool) -> ResultFields:
     from tallybook.repair.status.drain import check_can_end, count_references  # noqa: PLC0415
     from tallybook.repair.status.drain_reasons import why_still_referenced  # noqa: PLC0415
 
@@ -124,10 +124,10 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
         if not force:
             await check_can_end(world.store, world.membership, bookie_id)
         await _switched(client, bookie_id, RequestedMode.DRAINING, on=True)
-        deadline = clock.monotonic() + (patience or 0)
+        deadline = clock.monotonic() + (timeout_s or 0)
 
         async def reasons(ledger_ids: Sequence[int]) -> dict[int, str]:
-            left_s = math.inf if patience is None else max(deadline - clock.monotonic(), 0)
+            left_s = math.inf if timeout_s is None else max(deadline - clock.monotonic(), 0)
             within_s = min(_WHY_WITHIN_SECONDS, left_s)
             return await why_still_referenced(world, bookie_id, ledger_ids, within_s=within_s)
 
@@ -141,9 +141,9 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
             plain=lambda: f"draining {bookie_id}: {how_far(_as_record(found, why))}",
         )
         async with show_progress(progress, clock, lambda: (found.ledgers, 0)):
-            while patience is not None and not found.may_be_removed:
+            while timeout_s is not None and not found.may_be_removed:
                 if clock.monotonic() >= deadline:
-                    raise RequestTimeout(f"after {patience:.0f} s {how_far(_as_record(found, why))}")
+                    raise RequestTimeout(f"after {timeout_s:.0f} s {how_far(_as_record(found, why))}")
                 await clock.sleep(_LOOK_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(deadline - clock.monotonic()):

@@ -272,7 +272,7 @@ def audit(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patience: float | None) -> ResultFields:
+async def _audit(metadata: str, settings: RepairSettings, lost: list[str], timeout_s: float | None) -> ResultFields:
     from tallybook.repair.audit_pass import SingleAudit  # noqa: PLC0415
 
     async with cluster(metadata) as client:
@@ -286,12 +286,12 @@ async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patie
                 complain(f"there is no bookie {name}: 'cluster status' lists them")
         for name in sorted(found.silent):
             complain(f"{name} does not answer: it is not known whether it lost data or has damaged copies")
-        if patience is not None and found.paused_since_ms is not None:
+        if timeout_s is not None and found.paused_since_ms is not None:
             complain("the repair is paused, so --wait has no effect: resume it with 'cluster audit --resume'")
-        elif patience is not None:
+        elif timeout_s is not None:
             progress = Progress("tasks of the repair", clock, unit="left")
             async with show_progress(progress, clock, lambda: (len(single_audit.tasks), 0)):
-                await single_audit.wait_until_done(patience)
+                await single_audit.wait_until_done(timeout_s)
             found = await single_audit.audit(publish=False)
         return _findings(found, single_audit.published)
 

@@ -98,17 +98,17 @@ async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_js
     async with cluster:
         await cluster.start()
         async with AsyncExitStack() as undo:
-            upkeep = LocalMaintenance(cluster, helpers.archive, offload=helpers.offload, repair=helpers.repair)
-            undo.callback(upkeep.close)
+            maintenance = LocalMaintenance(cluster, helpers.archive, offload=helpers.offload, repair=helpers.repair)
+            undo.callback(maintenance.close)
             gateway = console = None
             if servers.gateway:
                 gateway = await undo.enter_async_context(run_gateway(cluster, servers.gateway))
             if servers.console:
-                processes = [*([gateway.http_address] if gateway else ()), *upkeep.addresses]
+                processes = [*([gateway.http_address] if gateway else ()), *maintenance.addresses]
                 console = await undo.enter_async_context(run_console(cluster, servers.console, processes))
             _announce(cluster, gateway, console, as_json)
             try:
-                async with upkeep.running(), _watching({"gateway": gateway, "console": console}):
+                async with maintenance.running(), _watching({"gateway": gateway, "console": console}):
                     await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
             except asyncio.CancelledError:
                 note("stopping; again to end at once")

@@ -22,7 +22,7 @@ from .view import DemoOutput
 COLLECT: Final = ("--set", "collection.interval_ms=500")
 """Options for bookies to drop released copies soon."""
 
-_AT_ONCE: Final = OffloadSettings(max_set_wait_s=0, deletion_lag_s=0)
+_WITHOUT_DELAY: Final = OffloadSettings(max_set_wait_s=0, deletion_lag_s=0)
 _DROP_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.1
 
@@ -41,7 +41,7 @@ async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], vie
     url = archive_url(cluster)
     archive_directory(cluster).mkdir()
     async with Client(cluster.metadata) as client, opened(client, url, settle=True) as archive:
-        service = OffloadService(archive, archive.offloader(client, _AT_ONCE), _AT_ONCE)
+        service = OffloadService(archive, archive.offloader(client, _WITHOUT_DELAY), _WITHOUT_DELAY)
         await service.work_off()
         known = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]
     objects = {each.archived.key: each.archived.object_bytes for each in known if each.archived}

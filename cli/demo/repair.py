@@ -31,7 +31,7 @@ from .view import DemoOutput
 
 _EAGER: Final = RepairSettings(interval_s=1, lease_s=2, check_period_s=0)
 """Settings for an auditor pass every second, so that the demo is short."""
-_PATIENCE_SECONDS: Final = 180.0
+_TIMEOUT_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.25
 
 
@@ -53,10 +53,10 @@ class RepairAct:
             TallybookError: the bookie, or the repair, failed.
         """
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 return await self._run()
         except TimeoutError:
-            raise RequestTimeout(f"after {_PATIENCE_SECONDS:.0f} s some copies are not back yet") from None
+            raise RequestTimeout(f"after {_TIMEOUT_SECONDS:.0f} s some copies are not back yet") from None
         finally:
             await self._tasks.close()
 

@@ -34,7 +34,7 @@ def main() -> None:
     spark = spark_session(given.scratch)
     counted = 0
 
-    def told(batch: DataFrame, number: int) -> None:
+    def show_batch(batch: DataFrame, number: int) -> None:
         nonlocal counted
         found = {row["carrier"]: row["count"] for row in batch.collect()}
         counted = sum(found.values())
@@ -54,7 +54,7 @@ def main() -> None:
             .count()
             .writeStream.outputMode("complete")
             .option("checkpointLocation", f"{given.scratch}/checkpoint")
-            .foreachBatch(told)
+            .foreachBatch(show_batch)
             .start()
         )
         while counted < given.count and not query.awaitTermination(1):

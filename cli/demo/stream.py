@@ -44,7 +44,7 @@ _FIRST: Final = 500
 """Flights that are appended before the producers start."""
 _AGAIN: Final = 2_000
 """Flights that the second producer sends again, at most."""
-_PATIENCE_SECONDS: Final = 180.0
+_TIMEOUT_SECONDS: Final = 180.0
 _LAST_WORDS: Final = 1_500
 
 
@@ -79,14 +79,14 @@ class StreamAct:
         """
         try:
             async with (
-                asyncio.timeout(_PATIENCE_SECONDS),
+                asyncio.timeout(_TIMEOUT_SECONDS),
                 Client(self._cluster.metadata) as client,
                 StreamStore(client, name="demo") as streams,
             ):
                 await self._begin(streams)
                 return await self._follow(streams)
         except TimeoutError:
-            raise RequestTimeout(f"the stream had not come to its end after {_PATIENCE_SECONDS:.0f} s") from None
+            raise RequestTimeout(f"the stream had not come to its end after {_TIMEOUT_SECONDS:.0f} s") from None
         finally:
             await self._tasks.close()
 
@@ -122,8 +122,8 @@ class StreamAct:
     async def _produce(self) -> None:
         """Run both producers."""
         await self._spark_ready.wait()
-        async with self._producer("producer-1", _FIRST) as first, aclosing(_said(first)) as told:
-            async for said in told:
+        async with self._producer("producer-1", _FIRST) as first, aclosing(_said(first)) as events:
+            async for said in events:
                 self._acknowledged(said, "producer-1")
                 if said["said"] == "owner":
                     self._view.step("producer-1 has the stream, and appends flights")
@@ -131,7 +131,7 @@ class StreamAct:
                     break
             signal_process(first, signal.SIGSTOP)
             self._view.event(f"SIGSTOP to producer-1, with {self._acked:,} flights acknowledged")
-            refused = self._tasks.spawn(self._refused(told), name="refusal")
+            refused = self._tasks.spawn(self._refused(events), name="refusal")
             try:
                 await self._take_over(first)
                 await refused
@@ -142,8 +142,8 @@ class StreamAct:
         """Run the second producer, and continue the first one meanwhile."""
         skip, awake = max(_FIRST, self._acked - _AGAIN), False
         self.result["sent_again"] = self._acked - skip
-        async with self._producer("producer-2", skip) as second, aclosing(_said(second)) as told:
-            async for said in told:
+        async with self._producer("producer-2", skip) as second, aclosing(_said(second)) as events:
+            async for said in events:
                 self._acknowledged(said, "producer-2")
                 if said["said"] == "owner":
                     self._view.step(
@@ -159,10 +159,10 @@ class StreamAct:
             if await second.wait():
                 raise BookieUnavailable(f"producer-2 {how_it_ended(second.returncode or 0)}")
 
-    async def _refused(self, told: AsyncIterator[dict[str, Any]]) -> None:
+    async def _refused(self, events: AsyncIterator[dict[str, Any]]) -> None:
         """Wait until the first producer, once continued, reports that it was fenced."""
         self.result["fenced"] = False
-        async for said in told:
+        async for said in events:
             if said["said"] == "fenced":
                 self.result["fenced"] = True
                 self._view.step(f"producer-1 was continued, and fenced: {said['error']}")
@@ -206,8 +206,8 @@ class StreamAct:
             )  # fmt: skip
             words = self._tasks.spawn(_last_words(process), name="last words")
             try:
-                async with aclosing(_said(process)) as told:
-                    async for said in told:
+                async with aclosing(_said(process)) as events:
+                    async for said in events:
                         self._counted_by_spark(said)
                 if await process.wait():
                     raise TallybookError(f"Spark failed: {await words}")

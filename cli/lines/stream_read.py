@@ -56,14 +56,14 @@ class GapReporter:
         if not self._as_json:
             complain(f"stream {self._name}: {gap}")
             return
-        told = {
+        fields = {
             "reason": gap.reason.value,
             "first_sequence": gap.first_sequence,
             "next_sequence": gap.next_sequence,
             "before": None if gap.before is None else str(gap.before),
             "message": f"stream {self._name}: {gap}",
         }
-        print(json.dumps({"gap": told}), file=sys.stderr, flush=True)
+        print(json.dumps({"gap": fields}), file=sys.stderr, flush=True)
 
 
 async def copy_records(

@@ -298,8 +298,8 @@ def last_error(log_file: Path) -> TallybookError | None:
     if not lines or not lines[-1].startswith(b'{"error":'):
         return None
     try:
-        told = json.loads(lines[-1])["error"]
-        return error_from_wire(int(told["code"]), f"{log_file.stem}: {told['message']}")
+        error = json.loads(lines[-1])["error"]
+        return error_from_wire(int(error["code"]), f"{log_file.stem}: {error['message']}")
     except DECODE_ERRORS:
         return None
 

@@ -67,16 +67,16 @@ class LedgerWriterBase(AppendingHandle):
 
     def _append_nowait(self, payload: Buffer) -> PendingAppend:
         try:
-            room = self._engine.take_room(payload)
+            cost = self._engine.take_budget(payload)
         except LedgerClosed:
             self._loop.check_open()
             raise
         try:
-            found = PendingAppend(self._route, payload if type(payload) is bytes else bytes(payload), room)
+            found = PendingAppend(self._route, payload if type(payload) is bytes else bytes(payload), cost)
         except BaseException:
             # No memory for the copy, or Ctrl-C: give the budget back here.
             with suppress(HandleClosed):  # the client is closed and its budget no longer used
-                self._loop.call_soon(self._budget.give, room)
+                self._loop.call_soon(self._budget.give, cost)
             raise
         # Refused only if the client is closed, so the budget need not be given back.
         self._route.hand_over.put(found)

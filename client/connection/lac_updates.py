@@ -25,7 +25,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import Backoff, stretched
+from tallybook.runtime.concurrency.backoff import Backoff, lengthened
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
@@ -117,7 +117,7 @@ class LacSender:
                     sometimes("client: a LAC is told again, after a pause")
                     self._later.update({each.lac.ledger_id: each for each in later})
                     asked_s = min(max(each.retry_after_ms for each in refused) / 1000, LONGEST_PAUSE_SECONDS)
-                    await self._clock.sleep(max(pauses.next_s(), stretched(self._rng, asked_s)))
+                    await self._clock.sleep(max(pauses.next_s(), lengthened(self._rng, asked_s)))
                     self._put_back(later)
                 else:
                     pauses.reset()

@@ -55,9 +55,9 @@ class EntryGroups:
         """
         return bool(self._batches) or await self._pieces.ready(within_s)
 
-    async def at_once(self) -> bool:
+    async def is_ready(self) -> bool:
         """Whether ``take`` gives entries without a wait."""
-        return bool(self._batches) or await self._pieces.at_once()
+        return bool(self._batches) or await self._pieces.is_ready()
 
     def take(self) -> list[Entry]:
         """The entries of the next batch, which must be ready.
@@ -96,8 +96,8 @@ class Entries(ItemReader[Entry]):
         self._left.extend(self._groups.take())
         return True
 
-    async def _fill_at_once(self) -> bool:
-        if not await self._groups.at_once():
+    async def _fill_without_waiting(self) -> bool:
+        if not await self._groups.is_ready():
             return False
         self._left.extend(self._groups.take())
         return True

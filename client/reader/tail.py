@@ -96,8 +96,8 @@ class TailWaiter:
         )
         clock = self._context.clock
         # Metadata that may have changed are read at once, unless the store is unavailable: then wait for the bookies.
-        at_once = self._changed and not self._store_away
-        timeout_ms = 0 if at_once else self._context.settings.tail_wait_ms
+        no_wait = self._changed and not self._store_away
+        timeout_ms = 0 if no_wait else self._context.settings.tail_wait_ms
         with_entries = position == self._view.lac + 1
         update = await self.polls.poll(
             self._view.metadata, above=self._view.lac, timeout_ms=timeout_ms, with_entries=with_entries

@@ -19,7 +19,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState, record_missed
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import Backoff, jittered, stretched
+from tallybook.runtime.concurrency.backoff import Backoff, jittered, lengthened
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.port import Span, under
 
@@ -402,7 +402,7 @@ class WriterDriver:
         link = self._links[action.position]
 
         async def resume() -> None:
-            await self._clock.sleep(stretched(self.common.rng, action.delay_ms / 1000))
+            await self._clock.sleep(lengthened(self.common.rng, action.delay_ms / 1000))
             if self._current(link):
                 self._perform(self.machine.resume(action.position, action.pause, self._attention.now()))
 

@@ -204,7 +204,7 @@ class LedgerWriter:
             raise appends.budget_busy()
         return appends.gather(payload)
 
-    def take_room(self, payload: Buffer) -> int:
+    def take_budget(self, payload: Buffer) -> int:
         """Take budget for ``payload``, for a later ``append_admitted``; return the bytes taken.
 
         Raises:
@@ -217,7 +217,7 @@ class LedgerWriter:
         return size
 
     def append_admitted(self, payloads: Sequence[bytes]) -> list[PendingAppend]:
-        """The second half of ``append_nowait``: append payloads for which ``take_room`` has taken budget.
+        """The second half of ``append_nowait``: append payloads for which ``take_budget`` has taken budget.
 
         Raises:
             LedgerClosed, LedgerFenced, ...: the handle has ended meanwhile; nothing was sent, and the caller must give
@@ -285,9 +285,9 @@ class LedgerWriter:
         sizes = [appends.admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
         for piece in _pieces(sizes, appends.budget.limit_bytes // 4):
-            room = sum(sizes[piece.start : piece.stop])
-            if not appends.budget.try_take(room):
-                await appends.take_budget(room, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+            size = sum(sizes[piece.start : piece.stop])
+            if not appends.budget.try_take(size):
+                await appends.take_budget(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
             pending += [appends.gather(payloads[at]) for at in piece]
         if not pending:
             return range(appends.next_entry_id, appends.next_entry_id)

@@ -207,7 +207,7 @@ class WriterMachine:
         limit = self.sizes.limit(member.bookie_id)
         if any(batch.owed_to(position) and len(batch.data) > limit for batch in self._batches.values()):
             # A sent batch keeps its boundaries, so another bookie has to take it. This bookie can take later batches.
-            sometimes("writer: a member cannot take a batch that is under way")
+            sometimes("writer: a member cannot take a batch that is in flight")
             member.refused_with = EntryTooLarge
             return [*actions, *self._lose(position), Rejoin(position)]
         for batch in self._batches.values():

@@ -12,7 +12,7 @@ from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.core.settings import ConsoleSettings
-from tallybook.repair.diagnosis.sampling import ANSWER_SECONDS, AT_ONCE, ClusterSampler
+from tallybook.repair.diagnosis.sampling import ANSWER_SECONDS, MAX_CONCURRENCY, ClusterSampler
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http.client import HttpClient
 from tallybook.runtime.http.endpoints import HttpApi, StaticPage
@@ -63,7 +63,7 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
         # The console writes no stream: its owner name is never shown, and it needs no memory for ids.
         stores = StreamStores(client, "console", tasks, 1)
         undo.push_async_callback(stores.close)
-        asking = HttpClient(security, ANSWER_SECONDS, AT_ONCE)
+        asking = HttpClient(security, ANSWER_SECONDS, MAX_CONCURRENCY)
         undo.push_async_callback(asking.close)
         parsing = ThreadWorkers(1, "metrics")
         undo.push_async_callback(parsing.close)

@@ -175,19 +175,19 @@ class Leadership:
                 lost.set()
 
         tasks = Tasks("leadership", lambda _name, _error: lost.set())
-        keeper = tasks.spawn(keep(), name="renew")
+        renewal = tasks.spawn(keep(), name="renew")
         try:
             await run_until_set(lost, until_it_ends())
         finally:
             # The lease is renewed until here: no other leader starts while the work is still ending.
-            over = keeper.done()
+            over = renewal.done()
             if over:
                 sometimes("leader: has lost the lead")
             await tasks.close()
             if not over:
                 await self._resign(term)
         if over:
-            keeper.result()
+            renewal.result()
         return ended
 
     # --- becoming the leader ------------------------------------------------------------------------------------------

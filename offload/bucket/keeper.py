@@ -37,7 +37,7 @@ MAX_LOOKUPS: Final = 1_000
 """Objects missing in a listing that are looked up by name, per pass; others count as missing."""
 
 
-class BucketKeeper:
+class BucketJanitor:
     """The bucket of a cluster, as maintained by one offloader.
 
     Args:
@@ -133,7 +133,7 @@ class BucketKeeper:
         owned = Owned.by(self._survey.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
         metadata, ledgers = self._survey.store, self._survey.ledgers
-        for doubt in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, most=1)).values():
+        for doubt in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, limit=1)).values():
             self._totals.failed(
                 f"nothing is merged or removed, and no manifest written: {lacks}, and {doubt.why}. If metadata were "
                 "lost, run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another "
@@ -157,7 +157,7 @@ class BucketKeeper:
             complete: whether the survey has all ledgers. If not, nothing is written or removed.
         """
         # Without a manifest the missing ledgers are not known yet, although this pass writes one.
-        told = self.is_ours and not self._manifest.unreadable
+        explained = self.is_ours and not self._manifest.unreadable
         sizes = {each.key: each.size_bytes for each in objects}
         locations = await self._locate_ledgers(sizes) if complete else LedgerLocations({}, {}, {}, {}, {})
         self._report(locations)
@@ -178,7 +178,7 @@ class BucketKeeper:
             return 0
         if not suspects:
             return 0
-        if not told:
+        if not explained:
             why = self._manifest.unreadable or f"{self._store.url} has no manifest"
             self._totals.failed(f"nothing is removed in this pass: {why}")
             return 0

@@ -49,7 +49,7 @@ async def unexplained(
     turns: RequestOrder,
     counted: Collection[int] = (),
     named: Mapping[str, Collection[int]] = MappingProxyType({}),
-    most: int | None = None,
+    limit: int | None = None,
 ) -> dict[str, Doubt]:
     """Keys of the objects that are not explained, with the reason; see ``unknown_ledger``.
 
@@ -59,7 +59,7 @@ async def unexplained(
         counted: ledgers that the manifest counts.
         named: objects named in the manifest so far, with the ledgers that have counted in each. These were verified
             once: if one is unreadable now, only it can tell whether a ledger that counts elsewhere is the same.
-        most: stop after so many.
+        limit: stop after so many.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
@@ -86,7 +86,7 @@ async def unexplained(
             return None
         return Doubt(f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted")
 
-    return await _examine(objects, look, turns, most)
+    return await _examine(objects, look, turns, limit)
 
 
 async def needed(
@@ -132,7 +132,7 @@ async def _examine(
     objects: Sequence[ObjectInfo],
     look: Callable[[ObjectInfo], Awaitable[_T | None]],
     turns: RequestOrder,
-    most: int | None = None,
+    limit: int | None = None,
 ) -> dict[str, _T]:
     found: dict[str, _T] = {}
 
@@ -144,7 +144,7 @@ async def _examine(
     ordered = turns.order(objects, key=lambda each: each.key)
     for at in range(0, len(ordered), CONCURRENT_READS):
         await run_together(*map(one, ordered[at : at + CONCURRENT_READS]))
-        if most is not None and len(found) >= most:
+        if limit is not None and len(found) >= limit:
             break
     return found
 

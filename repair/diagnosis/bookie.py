@@ -46,7 +46,7 @@ NEARLY_FULL: Final = 0.9
 WAITED: Final = 0.01
 """A checkpoint that finds no disk space waits for a second before it tries again."""
 
-_CHECKPOINT_ROOM: Final = ("room in the journal", "room in the write cache", "ledgers that wait for a checkpoint")
+_CHECKPOINT_SPACE: Final = ("room in the journal", "room in the write cache", "ledgers that wait for a checkpoint")
 _WRITES: Final = ("append", "sync", "mark")
 _OF_INDEX: Final = ("index", "index_sync")
 
@@ -116,7 +116,7 @@ def _checkpoints(change: SampleDelta) -> BottleneckFinding | None:
     stalled = max(
         change.rate("tallybook_bookie_add_stall_seconds_total", where=where) for where in ("write_cache", "journal")
     )
-    refused = sum(change.rate("tallybook_bookie_refused_adds_total", reason=reason) for reason in _CHECKPOINT_ROOM)
+    refused = sum(change.rate("tallybook_bookie_refused_adds_total", reason=reason) for reason in _CHECKPOINT_SPACE)
     if stalled < STALLED and refused < SOME:
         return None
     writes, index = (

@@ -62,10 +62,10 @@ def _metadata(change: SampleDelta) -> BottleneckFinding | None:
     )
     reads, writes = (change.mean(f"tallybook_metadata_{way}_seconds") for way in ("read", "write"))
     busy = max(change.rate(f"tallybook_metadata_{way}_busy_seconds_total") for way in ("read", "write"))
-    under_way = sum(change.now(f"tallybook_metadata_{way}_under_way") for way in ("read", "write"))
+    in_flight = sum(change.now(f"tallybook_metadata_{way}_under_way") for way in ("read", "write"))
     ended = sum(change.count(f"tallybook_metadata_{way}_seconds") for way in ("read", "write"))
     # An operation that hangs is not counted as ended, but as in flight all the time.
-    hangs = under_way > 0 and busy >= BUSY and ended < SOME * change.seconds
+    hangs = in_flight > 0 and busy >= BUSY and ended < SOME * change.seconds
     slowest = max(reads, writes)
     slow = slowest >= SLOW_METADATA_SECONDS
     if away < 1 and not slow and not hangs:

@@ -28,7 +28,7 @@ from .verdict import Diagnosis, diagnose
 
 ANSWER_SECONDS: Final = 3.0
 """Time-out for the metrics of one process."""
-AT_ONCE: Final = 16
+MAX_CONCURRENCY: Final = 16
 """Processes that are asked at the same time."""
 ALL_SECONDS: Final = 10.0
 """Time-out for the samples of all processes."""
@@ -95,7 +95,7 @@ class ClusterSampler:
     async def _sample(self, addresses: Mapping[str, str]) -> ProcessSamples:
         samples: dict[str, Sample] = {}
         silent: dict[str, str] = {}
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns = asyncio.Semaphore(MAX_CONCURRENCY)
 
         async def ask(name: str, address: str) -> None:
             if not address:
@@ -176,7 +176,7 @@ async def diagnose_cluster(
         InvalidConfig: the directory is not valid.
         MetadataUnavailable: the bookies cannot be listed.
     """
-    http = HttpClient(open_security(security, serves=False), ANSWER_SECONDS, AT_ONCE)
+    http = HttpClient(open_security(security, serves=False), ANSWER_SECONDS, MAX_CONCURRENCY)
     try:
         return await ClusterSampler(world, others, http.fetch).diagnosis(seconds)
     finally:

@@ -72,7 +72,7 @@ async def why_still_referenced(
 
 
 async def _reason(
-    world: ClientWorld, bookie_id: str, ledger_id: int, writable: Collection[str], stands_still: str, patience_s: float
+    world: ClientWorld, bookie_id: str, ledger_id: int, writable: Collection[str], stands_still: str, timeout_s: float
 ) -> str | None:
     """Why one ledger names the bookie; ``None``: it does not.
 
@@ -84,8 +84,8 @@ async def _reason(
         fragments = [each for each in metadata.fragments if bookie_id in each.bookies]
         if not fragments:
             return None
-        why = await _why(world, metadata, bookie_id, fragments, writable, patience_s) or stands_still
-        return why or await _too_small(world, fragments, writable, patience_s) or "it waits to be copied"
+        why = await _why(world, metadata, bookie_id, fragments, writable, timeout_s) or stands_still
+        return why or await _too_small(world, fragments, writable, timeout_s) or "it waits to be copied"
     except (DamagedFile, NewerFormat) as error:
         return f"its metadata cannot be read: {error.message}"
 
@@ -96,12 +96,12 @@ async def _why(
     bookie_id: str,
     fragments: list[Fragment],
     writable: Collection[str],
-    patience_s: float,
+    timeout_s: float,
 ) -> str:
     check = LedgerCheck(metadata.ledger_id)
     with suppress(TimeoutError):
         # Without an answer from a bookie that hangs, the check cannot say that no good copy is left.
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             check = await CopyCheck(world.store, world.connections).check_ledger(metadata)
     for lack in check.lacks:
         at = metadata.fragment_of(lack.first)
@@ -116,11 +116,11 @@ async def _why(
         return f"no bookie besides {others or bookie_id} takes writes, so none can replace it: add one"
     if metadata.closed or metadata.last_fragment not in fragments:
         return ""
-    return _why_open(metadata, await _member_states(world, metadata, patience_s))
+    return _why_open(metadata, await _member_states(world, metadata, timeout_s))
 
 
 async def _too_small(
-    world: ClientWorld, fragments: Sequence[Fragment], writable: Collection[str], patience_s: float
+    world: ClientWorld, fragments: Sequence[Fragment], writable: Collection[str], timeout_s: float
 ) -> str:
     """Says if all replacement candidates have a lower batch limit than the present members; else empty."""
     sizes: dict[str, int] = {}
@@ -134,7 +134,7 @@ async def _too_small(
 
     names = {*writable, *(name for each in fragments for name in each.bookies)}
     with suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             await run_together(*map(ask, names))
     for fragment in fragments:
         largest = min((sizes[name] for name in fragment.bookies if name in sizes), default=0)
@@ -176,17 +176,17 @@ class _MemberState(Enum):
     NOTHING = "it does not answer in time, or does not know the ledger"
 
 
-async def _member_states(world: ClientWorld, metadata: LedgerMetadata, patience_s: float) -> dict[str, _MemberState]:
+async def _member_states(world: ClientWorld, metadata: LedgerMetadata, timeout_s: float) -> dict[str, _MemberState]:
     """The answer of each member of the last fragment."""
     names = metadata.last_fragment.bookies
-    states = await asyncio.gather(*(_member_state(world, metadata, name, patience_s) for name in names))
+    states = await asyncio.gather(*(_member_state(world, metadata, name, timeout_s) for name in names))
     return dict(zip(names, states, strict=True))
 
 
-async def _member_state(world: ClientWorld, metadata: LedgerMetadata, name: str, patience_s: float) -> _MemberState:
+async def _member_state(world: ClientWorld, metadata: LedgerMetadata, name: str, timeout_s: float) -> _MemberState:
     first = metadata.last_fragment.first_entry_id
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             connection = await world.connections.get(name)
             held = await connection.held(metadata.ledger_id, first, first, identity=metadata.identity)
             damaged = await damaged_of(connection, metadata.ledger_id)

@@ -69,7 +69,7 @@ class Producer(Generic[T]):
         self._source = source
         self._halts = halts
         self._items: asyncio.Queue[T | object] = asyncio.Queue()
-        self._room = asyncio.Semaphore(ahead)
+        self._slots = asyncio.Semaphore(ahead)
         self._asked = asyncio.Event()
         """Set when the consumer has asked for more since the last error."""
         self._task: asyncio.Task[None] | None = None
@@ -92,7 +92,7 @@ class Producer(Generic[T]):
     async def _produce(self) -> None:
         try:
             while True:
-                await self._room.acquire()
+                await self._slots.acquire()
                 try:
                     self._items.put_nowait(await anext(self._source))
                 except StopAsyncIteration:
@@ -120,7 +120,7 @@ class Producer(Generic[T]):
         while len(found) < limit and not self._items.empty():
             found.append(self._items.get_nowait())
         for _ in found:
-            self._room.release()
+            self._slots.release()
         return cast("list[T | Failure]", found)
 
     async def outcome(self) -> None:

@@ -137,7 +137,7 @@ class ResumableIterator(Generic[T]):
             step.cancel()
             self._step = self._items = None
 
-    async def at_once(self) -> bool:
+    async def is_ready(self) -> bool:
         """Whether ``take`` returns an item without a wait.
 
         Raises:
@@ -242,7 +242,7 @@ class ItemReader(ABC, Generic[T]):
         """
 
     @abstractmethod
-    async def _fill_at_once(self) -> bool:
+    async def _fill_without_waiting(self) -> bool:
         """Put the next group into ``_left`` if it is ready; ``False``: it is not, or there is an error or the end."""
 
     def _pop(self) -> T:
@@ -304,7 +304,7 @@ class ItemReader(ABC, Generic[T]):
         except TimeoutError:
             return []
         # Items are taken only after the last wait, so a cancelled call loses none.
-        while len(self._left) < max_records and await self._fill_at_once():
+        while len(self._left) < max_records and await self._fill_without_waiting():
             pass
         return [self._pop() for _ in range(min(max_records, len(self._left)))]
 
@@ -322,8 +322,8 @@ class PagedListing(ItemReader[T]):
         self._left.extend(self._pages.take())
         return True
 
-    async def _fill_at_once(self) -> bool:
-        return await self._pages.at_once() and await self._fill(0)
+    async def _fill_without_waiting(self) -> bool:
+        return await self._pages.is_ready() and await self._fill(0)
 
     async def aclose(self) -> None:
         """Stop listing."""

@@ -8,7 +8,7 @@ from typing import Final
 from ..clock import Clock
 from ..rng import Rng
 
-_MIN_STRETCHED_S: Final = 0.001
+_MIN_LENGTHENED_S: Final = 0.001
 
 
 def jittered(rng: Rng, pause_s: float) -> float:
@@ -16,9 +16,9 @@ def jittered(rng: Rng, pause_s: float) -> float:
     return pause_s * (0.5 + rng.random() / 2)
 
 
-def stretched(rng: Rng, pause_s: float) -> float:
+def lengthened(rng: Rng, pause_s: float) -> float:
     """A random pause between ``pause_s``, which a BUSY peer asked for, and one and a half of it; at least 1 ms."""
-    return max(pause_s, _MIN_STRETCHED_S) * (1 + rng.random() / 2)
+    return max(pause_s, _MIN_LENGTHENED_S) * (1 + rng.random() / 2)
 
 
 class Backoff:
@@ -44,9 +44,9 @@ class Backoff:
         """Wait before the next attempt; ``False``, without a wait, if it would begin after the deadline.
 
         Args:
-            requested_s: the pause that a BUSY peer asked for, to be ``stretched`` instead of one of this backoff.
+            requested_s: the pause that a BUSY peer asked for, to be ``lengthened`` instead of one of this backoff.
         """
-        pause_s = self.next_s() if requested_s is None else stretched(self._rng, requested_s)
+        pause_s = self.next_s() if requested_s is None else lengthened(self._rng, requested_s)
         if self._clock.monotonic() + pause_s >= self.deadline:
             return False
         await self._clock.sleep(pause_s)

@@ -109,7 +109,7 @@ class GrpcLoad:
         self._peers: dict[str, int] = {}
         """Calls in flight by connection."""
         self._about = dict.fromkeys(ABOUT, 0)
-        self._about_under_way = dict.fromkeys(ABOUT, 0)
+        self._about_in_flight = dict.fromkeys(ABOUT, 0)
         self._failed = dict.fromkeys(CODES, 0)
         self._drops = dict.fromkeys(DROPS, 0)
         self.waiting = 0
@@ -132,11 +132,11 @@ class GrpcLoad:
     def about(self, method: str) -> Iterator[None]:
         """Count a health or reflection call, one of ``ABOUT``, until the block is left."""
         self._about[method] += 1
-        self._about_under_way[method] += 1
+        self._about_in_flight[method] += 1
         try:
             yield
         finally:
-            self._about_under_way[method] -= 1
+            self._about_in_flight[method] -= 1
 
     def failed(self, code: str) -> None:
         """A health or reflection call ends with an error status."""
@@ -156,7 +156,7 @@ class GrpcLoad:
             "calls": sum(self._peers.values()),
             "max_calls": self.max_calls,
             **{f"about_{method}": count for method, count in self._about.items()},
-            **{f"about_under_way_{method}": count for method, count in self._about_under_way.items()},
+            **{f"about_under_way_{method}": count for method, count in self._about_in_flight.items()},
             "about_max_calls": self.about_max_calls,
             **{f"about_failed_{code}": count for code, count in self._failed.items()},
         }

@@ -79,17 +79,17 @@ async def listen(
     Raises:
         InvalidConfig: the address cannot be bound.
     """
-    most = calls_for(max_streams)
+    max_streams_total = calls_for(max_streams)
     options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_streams_total)
     load = load or GrpcLoad()
-    load.max_connections, load.max_calls = max_connections, most
+    load.max_connections, load.max_calls = max_connections, max_streams_total
     handlers = RunningHandlers(load)
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         kind: grpc.stream_stream_rpc_method_handler(_handler(kind, acceptor, handlers), None, None) for kind in kinds
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-    about = StandardServices(security or OpenAccess(), most, handlers, load, refusals, in_flight)
+    about = StandardServices(security or OpenAccess(), max_streams_total, handlers, load, refusals, in_flight)
     about.serve((service,), server)
     port = bind(server, address, security)
     await server.start()

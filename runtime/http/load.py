@@ -106,7 +106,7 @@ class HttpLoad:
     def __init__(self, clock: Clock, max_connections: int) -> None:
         self._clock = clock
         self._max_connections = max_connections
-        self._under_way = 0
+        self._in_flight = 0
         self._requests = dict.fromkeys(ROUTES, 0)
         self._seconds = {route: Histogram(LONG_SECONDS) for route in ROUTES}
         self._answers = dict.fromkeys(STATUSES, 0)
@@ -119,11 +119,11 @@ class HttpLoad:
         """Count a request until the block is left. The caller sets its route."""
         began = self._clock.monotonic()
         counted = CountedRequest()
-        self._under_way += 1
+        self._in_flight += 1
         try:
             yield counted
         finally:
-            self._under_way -= 1
+            self._in_flight -= 1
             self._requests[counted.route] += 1
             self._seconds[counted.route].observe(self._clock.monotonic() - began)
 
@@ -149,7 +149,7 @@ class HttpLoad:
             **{f"seconds_{route}": seconds for route, seconds in self._seconds.items()},
             **{f"answers_{status}": count for status, count in self._answers.items()},
             **{f"drops_{why}": count for why, count in self._drops.items()},
-            "under_way": self._under_way,
+            "under_way": self._in_flight,
             "connections": self.connections(),
             "max_connections": self._max_connections,
         }

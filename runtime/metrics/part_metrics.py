@@ -92,8 +92,8 @@ class PartMetrics(Generic[P]):
         seconds, busy, in_flight = meter_metrics(stat, name, what)
         return self._with(
             _Metric(seconds, lambda part: read(part).seconds),
-            _Metric(busy, lambda part: read(part).under_way.seconds),
-            _Metric(in_flight, lambda part: read(part).under_way.count),
+            _Metric(busy, lambda part: read(part).in_flight.seconds),
+            _Metric(in_flight, lambda part: read(part).in_flight.count),
         )
 
     def errors(self, stat: str, name: str, text: str, read: Callable[[P], ErrorCounts]) -> PartMetrics[P]:

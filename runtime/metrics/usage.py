@@ -58,7 +58,7 @@ class Meter:
 
     def __init__(self, clock: Clock, bounds: Sequence[float] = SECONDS) -> None:
         self._clock = clock
-        self.under_way = BusyTimer(clock)
+        self.in_flight = BusyTimer(clock)
         self.seconds = Histogram(bounds)
         """Duration of each use, including failed ones."""
 
@@ -66,7 +66,7 @@ class Meter:
     def timing(self) -> Iterator[None]:
         """Measure the block as one use."""
         began = self._clock.monotonic()
-        with self.under_way:
+        with self.in_flight:
             try:
                 yield
             finally:
@@ -76,6 +76,6 @@ class Meter:
         """The values, named as in ``catalogue.meter_metrics``."""
         return {
             f"{stat}_seconds": self.seconds,
-            f"{stat}_busy_seconds": self.under_way.seconds,
-            f"{stat}_under_way": self.under_way.count,
+            f"{stat}_busy_seconds": self.in_flight.seconds,
+            f"{stat}_under_way": self.in_flight.count,
         }

@@ -276,7 +276,7 @@ def _unknown_taken_for_not_done(right: Any) -> Any:
     return update
 
 
-def _reads_of_newcomers(_right: Any) -> Any:
+def _reads_of_replacements(_right: Any) -> Any:
     async def read(self: Any, action: Any) -> None:
         original, self._bookies = self._bookies, self._machine._fragments[-1].bookies  # noqa: SLF001 - that is the bug
         try:
@@ -507,7 +507,7 @@ BUGS: Final[dict[str, Bug]] = {
     "reads planned on the local replacement": Bug(
         "a recovery reads from replacement bookies that it has just chosen itself",
         "I1 I2 I5",
-        [(recovery_driver._RecoveryRun, "_read", _reads_of_newcomers)],  # noqa: SLF001
+        [(recovery_driver._RecoveryRun, "_read", _reads_of_replacements)],  # noqa: SLF001
     ),
     "new fragment starts after the unconfirmed": Bug(
         "a new fragment starts above the last add confirmed + 1",

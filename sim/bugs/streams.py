@@ -44,8 +44,8 @@ def _any_owner(_right: Any) -> Any:
 
 
 def _no_ids(_right: Any) -> Any:
-    async def window(head: Any, room: Any, _reader_from: Any) -> DedupWindow[Any]:
-        return DedupWindow(head.policy.dedup_records, room)
+    async def window(head: Any, limit: Any, _reader_from: Any) -> DedupWindow[Any]:
+        return DedupWindow(head.policy.dedup_records, limit)
 
     return window
 
@@ -86,7 +86,7 @@ def _expired_first(right: Any) -> Any:
     return keep
 
 
-def _told_early(right: Any) -> Any:
+def _confirmed_early(right: Any) -> Any:
     async def store_once(self: Any, wanted: Any) -> None:
         self._stored = wanted
         self._moved.set()
@@ -177,7 +177,7 @@ STREAM_BUGS: Final[dict[str, Bug]] = {
     "advance told before it is stored": Bug(
         "an advance is confirmed to the subscriber before it is stored",
         "S9",
-        [(SubscriptionReader, "_store_once", _told_early)],
+        [(SubscriptionReader, "_store_once", _confirmed_early)],
         of_streams=True,
     ),
     "cursor ledger not fenced": Bug(

@@ -225,10 +225,10 @@ class _Copies:
 
 
 async def _for_each(known: list[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    room = asyncio.Semaphore(MAX_CONCURRENCY)
+    turns = asyncio.Semaphore(MAX_CONCURRENCY)
 
     async def one(ledger_id: int) -> None:
-        async with room:
+        async with turns:
             await work(ledger_id)
 
     await asyncio.gather(*map(one, known))

@@ -324,11 +324,11 @@ class BookieNode:
         mode = RequestedMode.NORMAL
         if self._has_operator:
             mode = await poll_mode(store, self.name, bookie.set_read_only)
-        enrolment = BookieRegistration(
+        registration = BookieRegistration(
             membership, info, partial(_mode, bookie), self._free_bytes, self.clock, self._rng.fork("registration")
         )
         await bookie.compare_store()
-        await enrolment.enter()
+        await registration.enter()
         await bookie.registered()
         if self._has_operator:
             following = follow_mode(store, self.name, bookie.set_read_only, self.clock, mode)
@@ -339,7 +339,7 @@ class BookieNode:
         else:
             await oracle.restarted(self.name, bookie, lambda: self.excused)
         self._env.note(self.name, "serves", bookie.incarnation.directory_uuid, bookie.incarnation.boot)
-        await enrolment.keep()
+        await registration.keep()
 
     async def _replace(self, store: MetadataStore, rng: Rng) -> None:
         """Run ``bookie init --replace``; the next boot completes one that was interrupted."""

@@ -38,7 +38,7 @@ TIMEOUT_SECONDS: Final = 0.4
 LATEST_SECONDS: Final = 2.0
 """Maximum delay after which a request may still land whose sender timed out."""
 PAGE_OBJECTS: Final = 4
-PATIENCE: Final = RetrySettings(
+RETRY_SETTINGS: Final = RetrySettings(
     first_pause=0.05, longest_pause=0.5, give_up_after=1.5, slowest_rate=10.0, rate_step=50.0
 )
 """Retry policy of all clients, with short pauses."""
@@ -111,7 +111,7 @@ class Bucket:
         if self._healed:
             faults.ends_at = 0.0
         faulty = FaultyObjectStore(way, faults, process.clock, timeout_seconds=TIMEOUT_SECONDS)
-        return RetryingStore(faulty, RetryPolicy(process.clock, rng.fork("patience"), PATIENCE))
+        return RetryingStore(faulty, RetryPolicy(process.clock, rng.fork("patience"), RETRY_SETTINGS))
 
     def heal(self) -> None:
         """Remove all faults; delayed requests still land."""

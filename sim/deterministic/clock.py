@@ -44,5 +44,5 @@ class SimClock:
 
     async def sleep(self, seconds: float) -> None:
         """Let simulated time pass."""
-        stretch = self._noise * self._rng.random() if self._rng is not None else 0.0
-        await asyncio.sleep(seconds * (1 + stretch))
+        noise_part = self._noise * self._rng.random() if self._rng is not None else 0.0
+        await asyncio.sleep(seconds * (1 + noise_part))

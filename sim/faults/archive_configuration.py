@@ -61,7 +61,7 @@ class ArchiveConfiguration:
     ttl_s: int
     orphan_s: int
     lease_s: int
-    objects_at_once: int
+    concurrent_objects: int
     store_ms: float
     """Maximum one-way delay of a message to or from the object store."""
     trouble: float
@@ -94,7 +94,7 @@ class ArchiveConfiguration:
             interval_s=1,
             tidy_interval_s=0,
             retry_s=1,
-            concurrent_objects=self.objects_at_once,
+            concurrent_objects=self.concurrent_objects,
             lease_s=self.lease_s,
         )
 
@@ -141,7 +141,7 @@ def _archive(rng: Rng) -> ArchiveConfiguration:
         ttl_s=_pick(rng, 1, 2, 4),
         orphan_s=orphan_s,
         lease_s=_pick(rng, 1, 2),
-        objects_at_once=_pick(rng, 1, 2, 3),
+        concurrent_objects=_pick(rng, 1, 2, 3),
         store_ms=_log_uniform(rng, 1.0, 200.0),
         trouble=0.0 if calm else 0.15 * rng.random() ** 2,
         torn=_pick(rng, 0, 1, 2) * 0.3,

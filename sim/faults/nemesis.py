@@ -198,12 +198,12 @@ class Nemesis:
 
     def _stumble(self) -> None:
         """Stop a bookie for about the add timeout: it is back while writers look for a replacement."""
-        node, patience_seconds = self._node(), self._config.add_timeout_ms / 1000
+        node, detection_seconds = self._node(), self._config.add_timeout_ms / 1000
         if self._rng.random() < 0.5:
-            node.kill(patience_seconds * (0.2 + self._rng.random()))
+            node.kill(detection_seconds * (0.2 + self._rng.random()))
         elif node.process is not None:
             node.process.freeze()
-            self._later(patience_seconds * (0.9 + 1.5 * self._rng.random()), node.process.thaw)
+            self._later(detection_seconds * (0.9 + 1.5 * self._rng.random()), node.process.thaw)
 
     def _absence(self) -> None:
         """Stop a bookie for so long that it is replaced; it comes back without the entries written meanwhile."""
@@ -288,10 +288,10 @@ class Nemesis:
         node = self._node()
         node.fill_disk(self._rng.randint(0, 40_000))
 
-        def room() -> None:
+        def give_space_back() -> None:
             node.disk.capacity_bytes = node.capacity_bytes
 
-        self._later(self._seconds(8.0), room)
+        self._later(self._seconds(8.0), give_space_back)
 
     def damageable(self, members: Collection[str] | None = None) -> BookieNode | None:
         """Draw a bookie whose durable data may be damaged, so that every entry keeps a good copy.

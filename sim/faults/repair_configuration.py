@@ -32,7 +32,7 @@ LONGER_SECONDS: Final = 2.0
 """Extra length of such runs: mostly closed ledgers are repaired."""
 MAX_THINK_SECONDS: Final = 0.3
 
-LEFTOVERS_SECONDS: Final = 15
+OVER_REPLICATION_DELAY_S: Final = 15
 """Delay before bookies drop over-replicated copies; longer than a repairer needs from reading copies to its update."""
 
 

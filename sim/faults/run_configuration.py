@@ -29,7 +29,7 @@ from tallybook.runtime.rng import Rng, SeededRng
 from ..deterministic import Latency
 from .archive_configuration import ArchiveConfiguration, with_archive
 from .mixes import draw_fault_mix
-from .repair_configuration import LEFTOVERS_SECONDS, RepairConfiguration, with_repair
+from .repair_configuration import OVER_REPLICATION_DELAY_S, RepairConfiguration, with_repair
 from .stream_configuration import MAX_ENVELOPE_BYTES, StreamConfiguration, with_streams
 
 T = TypeVar("T")
@@ -213,7 +213,7 @@ class RunConfiguration:
                 interval_ms=COLLECT_MS,
                 deleted_delay_s=DELETED_SECONDS,
                 missing_delay_s=MISSING_SECONDS,
-                unnamed_delay_s=LEFTOVERS_SECONDS,
+                unnamed_delay_s=OVER_REPLICATION_DELAY_S,
                 lookups_per_second=LOOKUPS_PER_SECOND,
                 compact_below_percent=self.compact_below_percent,
                 compact_all_interval_ms=COMPACT_ALL_MS,

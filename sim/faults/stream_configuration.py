@@ -44,7 +44,7 @@ class StreamConfiguration:
     producers: int
     followers: int
     subscribers: int
-    keepers: int
+    janitors: int
     meddlers: int
     """Clients that rename, delete and change streams, and recover segments that are being written."""
     roll_bytes: int
@@ -86,7 +86,7 @@ def _streams(rng: Rng) -> StreamConfiguration:
         producers=_pick(rng, 1, 2, 3, 3),
         followers=_pick(rng, 1, 2),
         subscribers=_pick(rng, 0, 1, 2),
-        keepers=_pick(rng, 0, 1, 1, 2),
+        janitors=_pick(rng, 0, 1, 1, 2),
         meddlers=_pick(rng, 0, 1),
         roll_bytes=_pick(rng, KIB, 2 * KIB, 8 * KIB),
         roll_after_s=_pick(rng, 1, 4, 7_200),

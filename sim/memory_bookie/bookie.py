@@ -309,7 +309,7 @@ class MemoryBookie:
         self._life = self._new_life()
 
     def replace(self, *, limbo_below: int = 0) -> None:
-        """Die with the disk; a newcomer takes the id, on empty directories with a uuid of their own.
+        """Die with the disk; a replacement takes the id, on empty directories with a uuid of their own.
 
         Args:
             limbo_below: ledgers with lower ids may have been acked under this id, so the replacement cannot say ABSENT

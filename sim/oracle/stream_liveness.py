@@ -1,4 +1,4 @@
-"""Stream checks after healing: each stream can be written, read and ended, without leftovers (S10, S11)."""
+"""Stream checks after healing: each stream can be written, read and ended, and leaves nothing behind (S10, S11)."""
 
 from __future__ import annotations
 

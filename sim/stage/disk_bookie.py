@@ -208,8 +208,8 @@ class DiskBookie:
             raise InvariantViolation("the bookie is not running")
         return self._bookie
 
-    async def boot(self, *, enrols: bool = True) -> Bookie:
-        """Boot the bookie; with ``enrols``, also as registered."""
+    async def boot(self, *, registers: bool = True) -> Bookie:
+        """Boot the bookie; with ``registers``, also as registered."""
         check(self._tasks is None, "the bookie runs already")
         self.failures = []
         self._tasks = Tasks("b1", lambda name, error: self.failures.append(f"task {name} died: {error!r}"))
@@ -231,7 +231,7 @@ class DiskBookie:
         )
         try:
             self._bookie = await boot(self.settings, world)
-            if enrols:
+            if registers:
                 await self._bookie.registered()
         except BaseException:
             await self._end()

@@ -66,18 +66,18 @@ class Notes:
     def __init__(self) -> None:
         self.taken: list[list[Any]] = []
 
-    async def take(self, what: str, asking: Awaitable[object], told: Callable[[Any], object] | None = None) -> None:
+    async def take(self, what: str, asking: Awaitable[object], select: Callable[[Any], object] | None = None) -> None:
         """Await a request and record its result, or the class of its error.
 
         Args:
-            told: selects the part of the result to record.
+            select: selects the part of the result to record.
         """
         try:
             found = await asking
         except TallybookError as error:
             self.taken.append([what, type(error).__name__])
         else:
-            self.taken.append([what, plain(told(found) if told else found)])
+            self.taken.append([what, plain(select(found) if select else found)])
 
 
 def plain(value: object) -> Any:
@@ -111,7 +111,7 @@ async def play(
     await recovery(connection, notes, ids, key)
     await connection.close()
     for what, change in (("another life", {"boot": 99}), ("another cluster", {"cluster_id": "another"})):
-        await notes.take(what, open_connection(**change), told=lambda found: found.bookie_id)
+        await notes.take(what, open_connection(**change), select=lambda found: found.bookie_id)
     return notes.taken
 
 

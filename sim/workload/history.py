@@ -247,10 +247,10 @@ class _Ledger:
         """All reports agree on one end, and no confirmed entry lies above it (I2, I4)."""
         if not self._ends:
             return
-        told_by, end = self._ends[0]
+        writer, end = self._ends[0]
         for other, found in self._ends[1:]:
             if found != end:
-                yield self._violation("I4", f"{told_by} says that it ends at {end}, {other} at {found}")
+                yield self._violation("I4", f"{writer} says that it ends at {end}, {other} at {found}")
         lowest = min(found.last_entry_id for _, found in self._ends)
         beyond = [append.entry_id for append in self.confirmed if append.entry_id > lowest]
         if beyond:

@@ -24,7 +24,7 @@ from tallybook.runtime.tasks import Tasks
 
 from ..cluster.process import SimEnvironment, SimProcess
 from ..deterministic import SimClock
-from ..faults.repair_configuration import LEFTOVERS_SECONDS, RepairConfiguration
+from ..faults.repair_configuration import OVER_REPLICATION_DELAY_S, RepairConfiguration
 from ..oracle.oracle import KnownLedger, Oracle
 from ..supervised_tasks import vital
 from .idle_ledger import open_idle_ledger
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 REPAIR_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 1.0
-MAX_FREEZE_SECONDS: Final = LEFTOVERS_SECONDS / 3
+MAX_FREEZE_SECONDS: Final = OVER_REPLICATION_DELAY_S / 3
 """A repairer that is frozen longer between reading copies and its metadata update may find them dropped."""
 
 

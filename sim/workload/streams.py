@@ -81,7 +81,7 @@ class Streaming:
         workload.start_actors("producer", config.producers, self._produce)
         workload.start_actors("follower", config.followers, self._follow)
         workload.start_actors("subscriber", config.subscribers, self._subscribe)
-        workload.start_actors("keeper", config.keepers, self._keep)
+        workload.start_actors("keeper", config.janitors, self._keep)
         workload.start_actors("meddler", config.meddlers, self._meddle)
 
     def source(self, slot: str, tag: str) -> RecordSource:

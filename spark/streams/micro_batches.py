@@ -155,8 +155,8 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 bytes_ = fair_shares([sum(size for _, size in each) for each in sizes], options.max_bytes_per_trigger)
                 within = [
                     # Lost records without a known size are all taken: they are reported as a gap.
-                    records_within(size, most) if most else 0 if size else count
-                    for size, most, count in zip(sizes, bytes_, counts, strict=True)
+                    records_within(size, max_bytes) if max_bytes else 0 if size else count
+                    for size, max_bytes, count in zip(sizes, bytes_, counts, strict=True)
                 ]
                 taken = [min(both) for both in zip(taken, within, strict=True)]
             ends = [await _end_of(streams, *each, count) for each, count in zip(waiting, taken, strict=True)]

@@ -34,9 +34,9 @@ class RecordRows:
     """
 
     def __init__(self, planned_ranges: Sequence[PlannedRecordRange]) -> None:
-        self._stretches: dict[int, list[PlannedRecordRange]] = {}
+        self._ranges_of: dict[int, list[PlannedRecordRange]] = {}
         for each in planned_ranges:
-            self._stretches.setdefault(each.ledger_id, []).append(each)
+            self._ranges_of.setdefault(each.ledger_id, []).append(each)
         self._expected: dict[int, int | None] = {}
         """For each ledger, the sequence number of its next record, if known."""
         self._missing: dict[int, tuple[Position, str]] = {}
@@ -87,7 +87,7 @@ class RecordRows:
 
     def planned_range(self, ledger_id: int, entry: int) -> PlannedRecordRange:
         """The planned range of an entry."""
-        for each in self._stretches.get(ledger_id, ()):
+        for each in self._ranges_of.get(ledger_id, ()):
             if each.first <= entry <= each.last:
                 return each
         raise InvariantViolation(f"entry {entry} of ledger {ledger_id} was not asked for")

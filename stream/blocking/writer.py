@@ -84,7 +84,7 @@ class StreamWriterBase(AppendingHandle):
             payload = bytes(payload)
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         try:
-            size = self._engine.take_room(record)
+            size = self._engine.take_budget(record)
         except StreamClosed:
             self._loop.check_open()
             raise

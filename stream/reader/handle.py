@@ -153,8 +153,8 @@ class StreamReader(ItemReader[Record]):
             self._left.extend(found)
         return True
 
-    async def _fill_at_once(self) -> bool:
-        return (bool(self._taken) or await self._current().at_once()) and await self._fill(0)
+    async def _fill_without_waiting(self) -> bool:
+        return (bool(self._taken) or await self._current().is_ready()) and await self._fill(0)
 
     async def _ready(self, within_s: float | None) -> bool:
         """Wait for the next step; ``False`` if there is none within ``within_s`` seconds."""

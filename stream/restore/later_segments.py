@@ -92,7 +92,7 @@ def with_later(head: Head, found: Iterable[tuple[int, LedgerMetadata]]) -> tuple
         elif head.owner is not None:
             why = "which came back while the stream is written"
         elif len(added) == MAX_LISTED:
-            why = "for which its head has no room"
+            why = "for which its head has no space"
         else:
             added += [StreamSegment(number, each.ledger_id, each.created_at_ms) for each in ledgers]
             continue

@@ -95,7 +95,7 @@ class AbandonedStreams:
             if isinstance(outcome, BaseException):
                 raise outcome
         if left:
-            sometimes("stream keeper: a round has no time for all abandoned streams")
+            sometimes("stream janitor: a round has no time for all abandoned streams")
             _log.warning("streams whose writer is gone are sealed in a later pass", stream_count=left)
         return {outcome for outcome in outcomes if isinstance(outcome, str)}
 
@@ -128,7 +128,7 @@ class AbandonedStreams:
         writers = [writer for segment in head.open_segments for writer in await self._writers(segment.ledger_id)]
         now = self._clock.monotonic()
         if True in writers:
-            sometimes("stream keeper: a writer without a session is at its bookies")
+            sometimes("stream janitor: a writer without a session is at its bookies")
             _log.info("a writer without a session is left alone", stream=head.name, stream_id=head.stream_id)
             self._since[head.stream_id] = head.owner, now
             return True
@@ -166,10 +166,10 @@ class AbandonedStreams:
         stream_id = head.stream_id
         try:
             await take_over(self._catalog, self._client, self._clock, stream_id, ours, free=free)
-            sometimes("stream keeper: ends what a killed writer left open")
+            sometimes("stream janitor: ends what a killed writer left open")
             _log.info("segments sealed whose writer is gone", stream=head.name, stream_id=stream_id)
         except (StreamOwned, StreamFenced, StreamEnded):
-            sometimes("stream keeper: a writer came back to its stream")
+            sometimes("stream janitor: a writer came back to its stream")
         finally:
             self._since.pop(stream_id, None)
             async with asyncio.timeout(RELEASE_SECONDS):

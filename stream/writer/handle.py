@@ -153,10 +153,10 @@ class StreamWriter:
         if known is not None:
             return known
         self._check_new(record)
-        self._take_room_now(size)
+        self._take_budget_now(size)
         return self._gather(record, size)
 
-    def take_room(self, record: Outgoing) -> int:
+    def take_budget(self, record: Outgoing) -> int:
         """Take budget for ``record``, for a later ``append_admitted``; return the size to pass to it.
 
         From any thread, if the budget is thread-safe.
@@ -167,11 +167,11 @@ class StreamWriter:
         size = self._admissible(record)
         if record.dedup_id is None:
             self._flow.check_order(record.txid)
-        self._take_room_now(size)
+        self._take_budget_now(size)
         return size
 
     def append_admitted(self, record: Outgoing, size: int) -> PendingRecord:
-        """The second half of ``append_nowait``: append a record for which ``take_room`` has taken budget.
+        """The second half of ``append_nowait``: append a record for which ``take_budget`` has taken budget.
 
         Raises:
             OutOfOrder: a higher transaction id was appended meanwhile; the writer stays usable.
@@ -290,8 +290,8 @@ class StreamWriter:
                 raise EntryTooLarge(f"a set of {len(sizes)} records and {total} bytes does not fit one entry")
         if not sizes:
             return []
-        room = sum(sizes) + len(sizes) * COST_BYTES
-        await self._take_share(room)
+        cost = sum(sizes) + len(sizes) * COST_BYTES
+        await self._take_share(cost)
         try:
             known = self._known_set(records) if as_set else []
             if not known and any(self._known(each.dedup_id) is None for each in records):
@@ -300,10 +300,10 @@ class StreamWriter:
             ids = [record.dedup_id for record in records if record.dedup_id is not None]
             self._window.check_space(ids, self._flow.next_sequence)
         except BaseException:
-            self._budget.give(room)
+            self._budget.give(cost)
             raise
         if known:
-            self._budget.give(room)
+            self._budget.give(cost)
             return known
         if as_set:
             self._flow.close_group()
@@ -339,7 +339,7 @@ class StreamWriter:
         self._check_new(record)
         if self._budget.try_take(size + COST_BYTES):
             return self._gather(record, size)
-        await self._take_room(size + COST_BYTES, outcome)
+        await self._take_budget(size + COST_BYTES, outcome)
         return self.append_admitted(record, size)
 
     async def _append_if(self, record: Outgoing, wanted: Position | str | None) -> Position:
@@ -442,7 +442,7 @@ class StreamWriter:
         found = self._window.find(dedup_id, self._flow.next_sequence if sequence is None else sequence)
         return None if found is None or found.refused else found
 
-    def _take_room_now(self, size: int) -> None:
+    def _take_budget_now(self, size: int) -> None:
         if not self._budget.try_take(size + COST_BYTES):
             raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
 
@@ -456,11 +456,11 @@ class StreamWriter:
                 with self._lifetime.use(Outcome.NOT_DONE):
                     async with self._one_share:
                         await self._flow.wait_for_fair_share(size)
-                        await self._take_room(size, Outcome.NOT_DONE)
+                        await self._take_budget(size, Outcome.NOT_DONE)
         except TimeoutError:
             raise RequestTimeout(f"stream {self.name}: too many bytes are pending", outcome=Outcome.NOT_DONE) from None
 
-    async def _take_room(self, size: int, outcome: Outcome) -> None:
+    async def _take_budget(self, size: int, outcome: Outcome) -> None:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
                 with self._lifetime.use(outcome):

@@ -25,7 +25,7 @@ from tallybook.bookie.journal.format import (
 )
 from tallybook.bookie.journal.group_commit import GroupCommit, Queued
 from tallybook.bookie.journal.journal import Journal, RecoveredJournal
-from tallybook.bookie.journal.keeper import SegmentKeeper
+from tallybook.bookie.journal.keeper import SegmentRecycler
 from tallybook.core.limits import KIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng
@@ -366,10 +366,10 @@ def fence_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def recycled_early(patch: pytest.MonkeyPatch) -> None:
-    def next_is_free(self: SegmentKeeper) -> bool:
+    def next_is_free(self: SegmentRecycler) -> bool:
         return self.facts.prepared + 1 - self.facts.geometry.segment_count < self.facts.trim.segment + 1
 
-    patch.setattr(SegmentKeeper, "_next_is_free", next_is_free)
+    patch.setattr(SegmentRecycler, "_next_is_free", next_is_free)
 
 
 def directory_not_synced(patch: pytest.MonkeyPatch) -> None:

@@ -150,14 +150,14 @@ async def knows_nothing_of_old_ledgers(disk: SimDisk, promises: tuple[object, ..
     if metadata.cookies["b1"] == OLD_COOKIE:
         await replace_identity(SETTINGS, disk, metadata, SeededRng(2), metadata.read_id_counter)
     node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
-    for enrols in (False, True, False):
-        await node.boot(enrols=enrols)
+    for registers in (False, True, False):
+        await node.boot(registers=registers)
         for ledger_id in (REPAIRED, BELOW - 1):
             assert await said_of(node, ledger_id, 0) == "unknown"
             code = (await node.add(batch_of(1, ledger_id=ledger_id))).code
             assert code in (EntryUnknown.wire_code, LedgerFenced.wire_code)
         assert "acked" not in promises or await said_of(node, BELOW, 0) == "held"
-        assert not enrols or await said_of(node, BELOW, 1) == "absent"
+        assert not registers or await said_of(node, BELOW, 1) == "absent"
         await node.kill()
 
 

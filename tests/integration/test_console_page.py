@@ -273,7 +273,7 @@ def test_ids_beyond_what_a_browser_can_count_to_are_shown_whole(cli, filled, bro
     page_of_list = {"ledgers": [told], "next": None, "matches": 1, "indexed": 1, "total": 1, "at_ms": 1, "age_ms": 1,
                     "why": "", "unreadable": 0}  # fmt: skip
     with console(cli, filled[0], tmp_path / "err") as (url, _):
-        page = browse(f"{url}#/upkeep")
+        page = browse(f"{url}#/maintenance")
         page.route("**/api/v1/ledgers?*", lambda route: route.fulfill(json=page_of_list))
         page.route(f"**/api/v1/ledgers/{ledger}", lambda route: route.fulfill(json=told))
         page.goto(f"{url}#/ledgers")
@@ -421,7 +421,7 @@ def test_lists_that_are_cut_say_how_much_is_left(cli, filled, browse, tmp_path):
         page.route("**/api/v1/namespaces*", lambda route: route.fulfill(
             json={"namespaces": ["default"], "next": "default", "total": 71}
         ))  # fmt: skip
-        page.goto(f"{url}#/upkeep")
+        page.goto(f"{url}#/maintenance")
         page.get_by_text("and 239 more").wait_for()
         with page.expect_request(re.compile("repair.after=0-1")):
             page.get_by_role("link", name="Next tasks").click()
@@ -431,7 +431,7 @@ def test_lists_that_are_cut_say_how_much_is_left(cli, filled, browse, tmp_path):
 
 def test_the_repair_process_is_shown_and_an_auditor_pass_is_run_on_demand(cli, filled, browse, tmp_path):
     with console(cli, filled[0], tmp_path / "err") as (url, _):
-        page = browse(f"{url}#/upkeep")
+        page = browse(f"{url}#/maintenance")
         page.locator(".pill.good", has_text="running at ").wait_for()
         page.get_by_role("button", name="Audit now").click()
         page.get_by_role("dialog").get_by_role("button", name="Audit now").click()

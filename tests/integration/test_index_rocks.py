@@ -407,7 +407,7 @@ async def test_a_change_that_met_a_full_disk_is_made_again_when_there_is_space(h
     def full(*_args: object) -> None:
         raise DiskFull("IO error: No space left on device")
 
-    async def no_room(_path: str, _data: bytes) -> None:
+    async def exhausted(_path: str, _data: bytes) -> None:
         raise DiskFull("no space")
 
     async with home.opened(create=True) as index:
@@ -417,7 +417,7 @@ async def test_a_change_that_met_a_full_disk_is_made_again_when_there_is_space(h
             with pytest.raises(DiskFull):
                 await fill_and_sync(index, 1)
         with monkeypatch.context() as patched:
-            patched.setattr(home.disk, "replace_file", no_room)
+            patched.setattr(home.disk, "replace_file", exhausted)
             for _ in range(2):
                 with pytest.raises(DiskFull):
                     await index.sync()

@@ -87,7 +87,7 @@ async def test_a_start_that_finishes_a_replacement_remembers_that_it_is_one(worl
 async def test_ledgers_made_while_the_predecessor_keeps_the_replacement_from_enrolling_count_as_lost(world):
     node, metadata = await replaced(world)
     for id_counter in (70, 90):
-        await node.boot(enrols=False)
+        await node.boot(registers=False)
         # UNKNOWN, regardless of what the predecessor had of them.
         for ledger_id in (1, 69, 10_000):
             with pytest.raises(EntryUnknown):
@@ -97,7 +97,7 @@ async def test_ledgers_made_while_the_predecessor_keeps_the_replacement_from_enr
             await node.bookie.end_limbo(1)
         await node.stop()
         metadata.id_counter = id_counter
-    await node.boot(enrols=False)
+    await node.boot(registers=False)
     metadata.id_counter = 110
     await node.bookie.registered()
     assert not node.bookie.read_only
@@ -115,7 +115,7 @@ async def test_ledgers_made_while_the_predecessor_keeps_the_replacement_from_enr
 @simulated
 async def test_a_ledger_that_is_asked_for_before_the_enrolment_and_made_after_it_is_like_any_other(world):
     node, _ = await replaced(world)
-    await node.boot(enrols=False)
+    await node.boot(registers=False)
     with pytest.raises(EntryUnknown):
         await node.bookie.read_batches(60, 0, 0, 1)
     with pytest.raises(EntryUnknown):
@@ -134,7 +134,7 @@ async def test_a_ledger_that_is_asked_for_before_the_enrolment_and_made_after_it
 @simulated
 async def test_a_replacement_whose_enrolment_is_not_noted_is_in_limbo_as_before(world: World) -> None:
     node, metadata = await replaced(world)
-    await node.boot(enrols=False)
+    await node.boot(registers=False)
     metadata.id_counter = 80
     node.disk.fail("rename", "limbo")
     with pytest.raises(DiskFailed):

@@ -15,7 +15,7 @@ from tallybook.client.reader.tail import TailWaiter
 from tallybook.core.add_kind import AddKind
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
-from tallybook.offload.bucket.keeper import BucketKeeper
+from tallybook.offload.bucket.keeper import BucketJanitor
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
 from tallybook.sim import run as run_module
@@ -145,7 +145,7 @@ def test_a_bookie_that_takes_nothing_is_detected_though_writers_do_without_it(mo
         (Offloader, "_archive", "L6"),
         (Offloader, "_release", "L6"),
         (Offloader, "_give_up_dead_attempts", "L6"),
-        (BucketKeeper, "collect", "I17"),
+        (BucketJanitor, "collect", "I17"),
     ],
 )
 def test_an_offloader_that_leaves_out_one_of_its_steps_is_detected(

@@ -369,7 +369,7 @@ async def test_one_of_several_janitors_maintains_the_streams_and_another_takes_o
             return streams
 
         world = cluster.world
-        keepers = [
+        janitors = [
             asyncio.ensure_future(run_janitor(counted(index, each), world.clock, world.rng.fork(f"{index}"), 10))
             for index, each in enumerate(found)
         ]
@@ -379,12 +379,12 @@ async def test_one_of_several_janitors_maintains_the_streams_and_another_takes_o
         assert (await found[0].info("s")).first_sequence > 50
         assert sorted(rounds)[0] == 0, "one of them only"
         leader = rounds.index(max(rounds))
-        keepers[leader].cancel()
+        janitors[leader].cancel()
         await world.clock.sleep(60)
         assert rounds[1 - leader] > 0
-        for keeper in keepers:
+        for keeper in janitors:
             keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
+        await asyncio.gather(*janitors, return_exceptions=True)
         await writer.close()
 
 

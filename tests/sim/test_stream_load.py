@@ -58,8 +58,8 @@ async def test_janitor_passes_and_streams_that_failed_are_counted(cluster: Memor
         await world.clock.sleep(60)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-    assert load.keeper_rounds >= 2
-    assert load.keeper_failures == 4
+    assert load.janitor_rounds >= 2
+    assert load.janitor_failures == 4
 
 
 @scenario()

@@ -17,4 +17,4 @@ async def reboot_in_limbo(node: DiskBookie, *, below: int, registered: bool = Tr
     if not registered:
         limbo = limbo.reaching(below, awaits_registration=True)
     await store_limbo(node.disk, f"{ROOT}/limbo", limbo)
-    await node.boot(enrols=registered)
+    await node.boot(registers=registered)

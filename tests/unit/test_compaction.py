@@ -283,10 +283,10 @@ async def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_ind
         await add(node, batch(DROPPED, entry_id))
     await node.bookie.flush()
     index, tasks = node.bookie._parts.index, Tasks("test", lambda name, error: None)
-    apply, no_room = index.apply, True
+    apply, exhausted = index.apply, True
 
     async def without_room(*changes: Any, frees_space: bool = False, **more: Any) -> None:
-        if no_room and not frees_space:
+        if exhausted and not frees_space:
             raise DiskFull("no room for rows")
         await apply(*changes, frees_space=frees_space, **more)
 
@@ -296,7 +296,7 @@ async def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_ind
     await world.clock.sleep(1)
     await drop(node)
     await node.bookie.collect()
-    no_room = False
+    exhausted = False
     await flush
     await holds(node, [0])
     await node.bookie.collect()

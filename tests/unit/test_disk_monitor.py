@@ -26,7 +26,7 @@ READ_ONLY = BookieReadOnly.wire_code
 
 
 def test_a_level_is_left_where_it_is_said_and_not_before() -> None:
-    level, seen = DiskLevel.ROOM, []
+    level, seen = DiskLevel.ENOUGH, []
     for percent in (10, 89, 90, 94, 95, 100, 94, 92, 91, 94, 95, 50):
         level = MARKS.level(percent / 100, level)
         seen.append(level.value)
@@ -173,7 +173,7 @@ def test_an_index_beside_the_entry_logs_is_at_their_level_and_decides_nothing() 
         spaces.update({"/logs": Space(50, 100), "/index": Space(1, 100)})
         await world.clock.sleep(POLL_SECONDS + 1)
         assert [each.state for each in watch.directories] == ["room", "room", "short"], "a disk is mounted there"
-        assert pressure.level is DiskLevel.ROOM
+        assert pressure.level is DiskLevel.ENOUGH
         await tasks.close()
 
     run_seed(1, scenario)

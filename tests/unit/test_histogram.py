@@ -82,7 +82,7 @@ def test_a_meter_times_also_what_fails():
     with pytest.raises(ValueError, match="no"):
         fail()
     assert (meter.seconds.count, meter.seconds.sum) == (1, 0.25)
-    assert meter.under_way.seconds == 0.25
+    assert meter.in_flight.seconds == 0.25
 
 
 async def test_the_lag_of_a_loop_is_how_late_its_timers_come():

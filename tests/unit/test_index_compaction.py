@@ -26,39 +26,39 @@ class Compacted:
 
 async def test_it_is_compacted_once_enough_ledgers_and_rows_are_gone_and_only_where_they_were():
     index = Compacted()
-    upkeep = IndexMaintenance(index, after=10)
-    upkeep.dropped([7, 5], 3)
-    await upkeep.compact_if_worth()
+    maintenance = IndexMaintenance(index, after=10)
+    maintenance.dropped([7, 5], 3)
+    await maintenance.compact_if_worth()
     assert index.ranges == []
-    upkeep.dropped([20], 4)
+    maintenance.dropped([20], 4)
     for _ in range(2):
-        await upkeep.compact_if_worth()
+        await maintenance.compact_if_worth()
     assert index.ranges == [(5, 20)]
-    upkeep.dropped([40], 8)
-    await upkeep.compact_if_worth()
-    upkeep.dropped([30], 0)
-    await upkeep.compact_if_worth()
+    maintenance.dropped([40], 8)
+    await maintenance.compact_if_worth()
+    maintenance.dropped([30], 0)
+    await maintenance.compact_if_worth()
     assert index.ranges == [(5, 20), (30, 40)]
-    assert upkeep.compactions == 2
+    assert maintenance.compactions == 2
 
 
 async def test_what_failed_for_lack_of_space_is_tried_again():
     index = Compacted()
-    upkeep = IndexMaintenance(index, after=2)
-    upkeep.dropped([3], 5)
+    maintenance = IndexMaintenance(index, after=2)
+    maintenance.dropped([3], 5)
     index.full = True
     with pytest.raises(DiskFull):
-        await upkeep.compact_if_worth()
+        await maintenance.compact_if_worth()
     index.full = False
-    await upkeep.compact_if_worth()
-    assert (index.ranges, upkeep.compactions) == ([(3, 3)], 1)
+    await maintenance.compact_if_worth()
+    assert (index.ranges, maintenance.compactions) == ([(3, 3)], 1)
 
 
 async def test_it_never_is_where_the_settings_do_not_want_it():
     index = Compacted()
-    upkeep = IndexMaintenance(index, after=0)
-    upkeep.dropped([3], 10**9)
-    await upkeep.compact_if_worth()
+    maintenance = IndexMaintenance(index, after=0)
+    maintenance.dropped([3], 10**9)
+    await maintenance.compact_if_worth()
     assert index.ranges == []
 
 

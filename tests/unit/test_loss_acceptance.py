@@ -212,7 +212,7 @@ def test_after_its_limbo_marker_was_lost_a_bookie_counts_as_one_that_may_have_re
         node = await filled(world)
         await lose(node.disk, "limbo")
         await accept(node)
-        await node.boot(enrols=False)
+        await node.boot(registers=False)
         assert node.bookie.read_only
         assert await said_of(node, BELOW, 0) == "EntryUnknown"
         node.metadata.id_counter = BELOW + 10

@@ -166,9 +166,9 @@ class AwayMetadata(KnownMetadata):
         return BELOW
 
 
-@pytest.mark.parametrize(("lost", "patience_s"), [(True, 120), (False, 60)], ids=["lost index", "replacement"])
+@pytest.mark.parametrize(("lost", "timeout_s"), [(True, 120), (False, 60)], ids=["lost index", "replacement"])
 def test_a_bookie_that_needs_the_id_counter_waits_for_it_but_not_for_ever_and_changes_nothing(
-    lost: bool, patience_s: float
+    lost: bool, timeout_s: float
 ) -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
@@ -181,7 +181,7 @@ def test_a_bookie_that_needs_the_id_counter_waits_for_it_but_not_for_ever_and_ch
         began = world.clock.monotonic()
         with pytest.raises(MetadataUnavailable, match="id counter cannot be read"):
             await node.boot()
-        assert world.clock.monotonic() - began < patience_s
+        assert world.clock.monotonic() - began < timeout_s
         assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == (0 if lost else 1)
         node.metadata = AwayMetadata(known, world.clock, 20 if lost else 0)
         await node.boot()

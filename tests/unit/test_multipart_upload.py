@@ -141,14 +141,14 @@ def test_a_part_that_cannot_be_sent_fails_the_upload_and_its_abort_leaves_nothin
     play(scene, failing=[fails])
 
 
-@pytest.mark.parametrize("patience_s", [5, 0.1])
-def test_an_abort_waits_for_parts_in_flight_and_is_done_even_if_its_caller_is_cancelled(patience_s):
+@pytest.mark.parametrize("timeout_s", [5, 0.1])
+def test_an_abort_waits_for_parts_in_flight_and_is_done_even_if_its_caller_is_cancelled(timeout_s):
     async def scene(world, parts, upload):
         await upload.write(bytes(16 * MIB))
         await asyncio.sleep(0)
         assert parts.under_way
-        with pytest.raises(TimeoutError) if patience_s < 1 else nullcontext():
-            await asyncio.wait_for(upload.abort(), patience_s)
+        with pytest.raises(TimeoutError) if timeout_s < 1 else nullcontext():
+            await asyncio.wait_for(upload.abort(), timeout_s)
             assert (parts.open, parts.under_way) == ({}, 0)
         await world.clock.sleep(5)
         assert parts.open == {}

@@ -238,12 +238,12 @@ def test_copies_on_their_way_to_the_disk_wait_for_a_later_pass() -> None:
 
 def test_nothing_goes_before_the_fence_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
-        async def no_room(ledger_id: int) -> None:
+        async def exhausted(ledger_id: int) -> None:
             raise Busy("no room in the journal", retry_after_ms=1)
 
         await collected_after(node, world, 0)
         with monkeypatch.context() as patched:
-            patched.setattr(node.bookie._parts.fences, "fence_closed", no_room)
+            patched.setattr(node.bookie._parts.fences, "fence_closed", exhausted)
             assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
         assert await collected_after(node, world, 0) == [OTHER]
 

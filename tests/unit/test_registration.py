@@ -33,7 +33,7 @@ class Bookie:
         self.failures: list[Exception] = []
         self.applies = False
         self.free_bytes: int | None = 1000
-        self.enrolment = BookieRegistration(self, INFO, lambda: self.mode, self.measure, self.clock, world.rng)
+        self.registration = BookieRegistration(self, INFO, lambda: self.mode, self.measure, self.clock, world.rng)
 
     async def keep_no_longer(self) -> None:
         self.keeping.cancel()
@@ -68,8 +68,8 @@ class Bookie:
 async def registered_bookie(world: World) -> AsyncIterator[Bookie]:
     """A bookie whose registration is being kept."""
     bookie = Bookie(world)
-    await bookie.enrolment.enter()
-    bookie.keeping = asyncio.ensure_future(bookie.enrolment.keep())
+    await bookie.registration.enter()
+    bookie.keeping = asyncio.ensure_future(bookie.registration.keep())
     try:
         yield bookie
     finally:
@@ -85,7 +85,7 @@ async def test_j29_a_lost_registration_is_made_again(bookie: Bookie) -> None:
     assert bookie.listed is None
     await bookie.clock.sleep(SECONDS)
     assert bookie.listed == INFO
-    assert bookie.enrolment.listed
+    assert bookie.registration.listed
 
 
 @registered
@@ -93,11 +93,11 @@ async def test_while_the_store_is_away_the_bookie_keeps_trying_and_knows_that_it
     bookie.failures = [MetadataUnavailable("away")] * 20
     bookie.metadata.expire("b1")
     await bookie.clock.sleep(SECONDS)
-    assert not bookie.enrolment.listed
+    assert not bookie.registration.listed
     assert not bookie.keeping.done()
     await bookie.clock.sleep(20)
     assert bookie.listed == INFO
-    assert bookie.enrolment.listed
+    assert bookie.registration.listed
 
 
 @registered
@@ -106,11 +106,11 @@ async def test_an_entry_that_an_earlier_attempt_of_its_own_left_behind_is_waited
     bookie.metadata.expire("b1")
     await bookie.clock.sleep(SECONDS)
     assert bookie.listed == INFO
-    assert not bookie.enrolment.listed
+    assert not bookie.registration.listed
     assert not bookie.keeping.done()
     bookie.metadata.expire("b1")
     await bookie.clock.sleep(SECONDS)
-    assert bookie.enrolment.listed
+    assert bookie.registration.listed
 
 
 @pytest.mark.parametrize("other", [Incarnation("directory", 4), Incarnation("another directory", 1)])
@@ -138,7 +138,7 @@ async def test_the_registered_mode_follows_the_bookie_also_over_a_lost_registrat
 async def test_a_mode_whose_registration_is_in_doubt_is_reported_again_although_it_was_taken_back(
     bookie: Bookie,
 ) -> None:
-    registration = bookie.enrolment._registration
+    registration = bookie.registration._registration
     update = registration.update
 
     async def update_in_doubt(info: BookieInfo) -> None:
@@ -175,15 +175,15 @@ async def test_a_disk_that_cannot_be_measured_keeps_the_bookie_listed_with_what_
     bookie.metadata.expire("b1")
     await bookie.clock.sleep(SECONDS)
     assert bookie.listed == INFO
-    assert bookie.enrolment.listed
+    assert bookie.registration.listed
 
 
 @registered
 async def test_leaving_takes_it_off_the_list_at_once(bookie: Bookie) -> None:
     await bookie.keep_no_longer()
-    await bookie.enrolment.leave()
+    await bookie.registration.leave()
     assert bookie.listed is None
-    await bookie.enrolment.leave()
+    await bookie.registration.leave()
 
 
 @registered
@@ -191,5 +191,5 @@ async def test_leaving_gives_up_on_a_store_that_does_not_answer(bookie: Bookie) 
     await bookie.keep_no_longer()
     bookie.metadata.bookies["b1"].close = asyncio.Event().wait
     started = bookie.clock.monotonic()
-    await bookie.enrolment.leave()
+    await bookie.registration.leave()
     assert bookie.clock.monotonic() - started < 10

@@ -109,7 +109,7 @@ def test_a_worker_that_takes_a_task_over_goes_on_counting_and_a_task_without_cou
             await world.clock.sleep(1)
             told = progress.snapshot()
             assert (told.copied_bytes, told.bytes_per_second) == (copied + 50, 50)
-            assert progress.under_way == [4]
+            assert progress.ledgers_in_flight == [4]
             done.errors.append(BookieUnavailable("one place of it"))
             assert progress.snapshot().not_mended == task.progress.not_mended, (
                 "whether it is mended is said once it is looked at"

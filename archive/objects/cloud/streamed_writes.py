@@ -52,7 +52,7 @@ class StreamedWrites:
         self._retries = retries
         self._tasks = tasks
         self._max_parts = max_parts
-        self._under_way: dict[asyncio.Task[None], StreamedUpload] = {}
+        self._uploads: dict[asyncio.Task[None], StreamedUpload] = {}
 
     @property
     def max_bytes(self) -> int:
@@ -102,12 +102,12 @@ class StreamedWrites:
     def begin(self, upload: StreamedUpload) -> None:
         """Upload a large object, part by part."""
         sending = self._tasks.spawn(self._send(upload), name=f"upload of {upload.key}")
-        self._under_way[sending] = upload
-        sending.add_done_callback(self._under_way.pop)
+        self._uploads[sending] = upload
+        sending.add_done_callback(self._uploads.pop)
 
     async def close(self) -> None:
         """Abort unfinished uploads concurrently, and cancel those that the store does not end in time."""
-        await asyncio.gather(*(upload.abort() for upload in self._under_way.values()))
+        await asyncio.gather(*(upload.abort() for upload in self._uploads.values()))
         await self._tasks.close()
 
     async def _send(self, upload: StreamedUpload) -> None:

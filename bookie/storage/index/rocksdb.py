@@ -59,7 +59,7 @@ class IndexWorkers(NamedTuple):
     """Lookups of ledger states: adds and fences wait for them."""
     changes: Workers
     """Writes and syncs."""
-    upkeep: Workers
+    maintenance: Workers
     """Long background work."""
 
 
@@ -228,14 +228,14 @@ class RocksIndex:
     async def compact(self, first_ledger: int, last_ledger: int) -> None:
         """Let RocksDB rewrite the remaining rows of these ledgers."""
         self._check_usable()
-        used = await self._workers.upkeep.run(self._database.table_bytes)
+        used = await self._workers.maintenance.run(self._database.table_bytes)
         free_bytes = (await self._disk.space(self._directory)).free_bytes
         if free_bytes < used + RESERVED_BYTES:
             needed = used + RESERVED_BYTES
             raise DiskFull(f"{self._directory} has {free_bytes} bytes free; to compact the index needs {needed}")
         # In pieces, because ``close`` waits for the piece in progress.
-        for first, last in await self._workers.upkeep.run(self._database.pieces, first_ledger, last_ledger):
-            await self._workers.upkeep.run(self._database.compact, first, last)
+        for first, last in await self._workers.maintenance.run(self._database.pieces, first_ledger, last_ledger):
+            await self._workers.maintenance.run(self._database.compact, first, last)
 
     async def close(self) -> None:
         """Close the database, after the reads in flight."""

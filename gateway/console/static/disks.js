@@ -6,7 +6,7 @@ import { bytes, percent } from "./format.js";
 
 // For each state: its label, its colour, and the bounds of the meter's colours.
 const STATES = {
-  room: ["has room", "good", { low: 1, high: 1 }],
+  room: ["has space", "good", { low: 1, high: 1 }],
   warned: ["fills up", "warn", { low: 0.0001, high: 1 }],
   short: ["full", "bad", { low: 0.0001, high: 0.0002 }],
 };

@@ -148,7 +148,7 @@ function copies({ copies: found, auditor }) {
   return facts([
     ["Too few good copies", found.under_replicated === null ? "not audited yet" : many(found.under_replicated, "ledger")],
     ["Audited", found.audited_s_ago === null ? "never" : `${seconds(found.audited_s_ago)} ago`],
-    ["Repair tasks", el("a", { href: "#/upkeep" }, count(found.tasks))],
+    ["Repair tasks", el("a", { href: "#/maintenance" }, count(found.tasks))],
     ["Repair", found.paused_since_ms === null ? pill(...audits(auditor)) : `paused since ${moment(found.paused_since_ms)}`],
   ]);
 }

@@ -8,7 +8,7 @@ import { tasks, underWay, whole } from "./repairing.js";
 
 const AUDIT = "The auditor asks every bookie and reads the metadata of all ledgers. It publishes repair tasks for ledgers that lack copies.";
 
-export async function upkeep(_parts, query, confirm, age) {
+export async function maintenance(_parts, query, confirm, age) {
   const after = query.get("after");
   const asked = after === null ? "" : `?after=${encodeURIComponent(after)}`;
   const [auditor, repair, offload] = await Promise.all([get("auditor"), get(`repair${asked}`), get("offload")]);
@@ -21,8 +21,8 @@ export async function upkeep(_parts, query, confirm, age) {
     card("Repair tasks", whole(repair.progress), tasks(repair.tasks), underWay(repair.tasks),
       after === null && repair.next !== null && el("p", { class: "quiet" }, more > 0 ? `and ${count(more)} more` : "and more"),
       el("p", { class: "pages" },
-        after !== null && el("a", { href: "#/upkeep" }, "First tasks"),
-        repair.next !== null && el("a", { href: `#/upkeep?${new URLSearchParams({ after: repair.next })}` }, "Next tasks"))),
+        after !== null && el("a", { href: "#/maintenance" }, "First tasks"),
+        repair.next !== null && el("a", { href: `#/maintenance?${new URLSearchParams({ after: repair.next })}` }, "Next tasks"))),
     card("Archive", ...archived(offload)),
   ];
 }
