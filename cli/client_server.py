@@ -13,7 +13,7 @@ from tallybook.core.settings import ClientSettings, ConsoleSettings, GatewaySett
 from tallybook.runtime.process import RealProcess
 from tallybook.runtime.tuning import settle_memory
 
-from .cluster import cluster
+from .cluster_client import cluster
 from .exits import RefusedToStart
 from .output import ResultFields, print_json
 from .running import stop_event

@@ -41,7 +41,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers, run_together
 
 from .bucket.dead_space import DeadSpace
-from .bucket.keeper import BucketJanitor
+from .bucket.janitor import BucketJanitor
 from .bucket.records_copier import RecordsCopier
 from .mover import Moved, Mover
 from .policy import PlannedObject, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting

@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
-from tallybook.archive.memory import release_memory
+from tallybook.archive.memory_release import release_memory
 from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client

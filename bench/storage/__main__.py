@@ -21,8 +21,8 @@ from .catch_up import CatchUpPlan, measure_catch_up
 from .gates import BRIM, CATCH_UP, GATES, HEAD, MANY, PARTS, PEER, REPAIR, ROT, SPACE
 from .many import measure_many
 from .repair import RepairPlan, measure_repair
-from .room import SpacePlan, measure_space
 from .rot import measure_rot
+from .space import SpacePlan, measure_space
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SETTLE_SECONDS: Final = 15.0

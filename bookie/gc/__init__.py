@@ -2,6 +2,6 @@
 
 ``collector.GarbageCollector`` runs the passes. ``plan`` and ``ledgers/over_replicated`` decide what may be dropped,
 ``reclaimer.EntryLogReclaimer`` removes entry logs, ``compaction_plan`` selects those worth compacting, and
-``compaction`` copies live batches out of them.
+``entry_log_compaction`` copies live batches out of them.
 Nothing here deletes metadata.
 """

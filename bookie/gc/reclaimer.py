@@ -43,8 +43,8 @@ from ..storage.entry_log.logs import EntryLogs
 from ..storage.index.port import MAX_FIND_ROWS, Index
 from ..storage.location import IndexRow
 from ..storage.log_contents import LogContents
-from .compaction import Compaction, Undisturbed
 from .compaction_plan import CompactionLimits, LogUsage, worth_copying, worth_finishing
+from .entry_log_compaction import Compaction, Undisturbed
 
 _log = logger("bookie.reclaimer")
 
@@ -69,7 +69,7 @@ class EntryLogReclaimer:
 
     Args:
         finish_bytes: minimum size of a growing log that is finished early.
-        undisturbed: see ``compaction.Undisturbed``.
+        undisturbed: see ``entry_log_compaction.Undisturbed``.
         pressed: whether the bookie is short of disk space.
         damage: list of damaged batches, which cannot be copied.
     """

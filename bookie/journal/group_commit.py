@@ -168,7 +168,7 @@ class GroupCommit:
         begin: segment and block number of the first block.
         segment_bytes: size of a segment.
         buffers: two, each of the size of the largest commit.
-        ready: segments ready for writing, in order; the segment keeper appends, ``take`` removes.
+        ready: segments ready for writing, in order; the segment recycler appends, ``take`` removes.
         on_commit: called on the loop, in order, with each block that became durable.
         on_failure: called on the loop when a write failed.
         monotonic: the clock; called on the pump's thread.

@@ -37,8 +37,8 @@ from tallybook.runtime.tasks import Tasks
 
 from .format import INSTANCE_BYTES, JournalMark, JournalRecord, RingGeometry, encode_record
 from .group_commit import Commit, GroupCommit, OnDurable
-from .keeper import SegmentRecycler
 from .replay import read_records, survey
+from .segment_recycler import SegmentRecycler
 from .segments import SegmentFiles, segment_file_names
 from .space import RingSpace, charge_bytes
 from .superblock import Superblock

@@ -44,9 +44,9 @@ from ..read.inventory import Inventory
 from ..read.last_add_confirmed import LastAddConfirmed
 from ..read.read_path import ReadPath
 from ..recovery.id_high_water import IdHighWater
+from ..recovery.journal_replay import JournalReplay
 from ..recovery.limbo_end import LimboEnd
 from ..recovery.limbo_marker import LimboMarker
-from ..recovery.replay import JournalReplay
 from ..recovery.store_check import StoreCheck
 from ..scrub.damage_list import DamageList, batch_of, batch_under
 from ..scrub.scrubber import Scrubber

@@ -9,7 +9,7 @@ import typer
 
 from tallybook.core.errors import InvalidArgument
 
-from ..cluster import cluster
+from ..cluster_client import cluster
 from ..exits import exit_code, sentence
 from ..measure.adds import AddPlan, AddResult, measure_adds
 from ..measure.journal import measure_journal

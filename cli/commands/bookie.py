@@ -212,7 +212,7 @@ def init(
     from tallybook.metadata.records.replaced_bookies import record_replacement  # noqa: PLC0415
     from tallybook.metadata.records.restored_store import ids_below, read_restore_record  # noqa: PLC0415
 
-    from ..cluster import cluster  # noqa: PLC0415
+    from ..cluster_client import cluster  # noqa: PLC0415
 
     async def work() -> ResultFields:
         check_directory(Path(settings.data_directory))
@@ -274,7 +274,7 @@ def rebuild_index(
     from tallybook.bookie.process.server import IndexThreads  # noqa: PLC0415
     from tallybook.bookie.recovery.lost_index import rebuild_stopped  # noqa: PLC0415
 
-    from ..cluster import cluster  # noqa: PLC0415
+    from ..cluster_client import cluster  # noqa: PLC0415
 
     async def work() -> ResultFields:
         clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
@@ -328,7 +328,7 @@ app.command()(readonly)
 def _living(metadata: str) -> Mapping[str, BookieInfo]:
     """The registered bookies of a cluster."""
     # Imported here so that ``bookie run`` does not load a client.
-    from ..cluster import cluster  # noqa: PLC0415
+    from ..cluster_client import cluster  # noqa: PLC0415
 
     async def work() -> Mapping[str, BookieInfo]:
         async with cluster(metadata) as client:

@@ -99,7 +99,7 @@ def readonly(
 
 async def _switch(metadata: str, bookie_id: str, mode: RequestedMode, *, on: bool) -> RequestedMode:
     # Imported here so that ``bookie run`` loads neither a client nor the repair; below likewise.
-    from ..cluster import cluster  # noqa: PLC0415
+    from ..cluster_client import cluster  # noqa: PLC0415
 
     async with cluster(metadata) as client:
         return await _switched(client, bookie_id, mode, on=on)
@@ -117,7 +117,7 @@ async def _drain(metadata: str, bookie_id: str, timeout_s: float | None, *, forc
     from tallybook.repair.status.drain import check_can_end, count_references  # noqa: PLC0415
     from tallybook.repair.status.drain_reasons import why_still_referenced  # noqa: PLC0415
 
-    from ..cluster import cluster  # noqa: PLC0415
+    from ..cluster_client import cluster  # noqa: PLC0415
 
     async with cluster(metadata) as client:
         world, clock = client.world, client.world.clock

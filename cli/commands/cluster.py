@@ -17,7 +17,7 @@ from tallybook.metadata.records.security_required import require_security
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.runtime.settings import load_settings
 
-from ..cluster import cluster
+from ..cluster_client import cluster
 from ..exits import Exit, reading_only
 from ..options import Json, Metadata, assigned
 from ..output import ResultFields, complain, plain, print_json, print_record, print_rows

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ..cluster import cluster, security_directory
+from ..cluster_client import cluster, security_directory
 from ..exits import Exit, reading_only
 from ..options import Json, Metadata
 from ..output import print_json

@@ -10,7 +10,7 @@ import typer
 
 from tallybook.core.quantities import counted
 
-from ..cluster import archive_keys, cluster
+from ..cluster_client import archive_keys, cluster
 from ..exits import Exit, reading_only
 from ..options import Json, Metadata
 from ..output import ResultFields, print_json

@@ -19,7 +19,7 @@ from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
 
-from ..cluster import cluster
+from ..cluster_client import cluster
 from ..exits import Exit, reading_only
 from ..lines.ledger_append import LedgerFeeder, release_ledger_writer
 from ..lines.ledger_read import copy_range, entries_as_json, entries_as_lines, follow

@@ -25,7 +25,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory
 
-from ..cluster import archive_keys, cluster
+from ..cluster_client import archive_keys, cluster
 from ..exits import Exit, reading_only, refuse_later_formats
 from ..options import Json, Metadata
 from ..output import ResultFields, complain, note, print_json, print_record, print_rows
@@ -92,7 +92,7 @@ def run_(
 
 async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> ResultFields:
     # Imported here because it takes long to load; below likewise.
-    from tallybook.archive.memory import release_memory  # noqa: PLC0415
+    from tallybook.archive.memory_release import release_memory  # noqa: PLC0415
     from tallybook.offload.process import CLIENT_SETTINGS, opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from tallybook.core.settings import ClientSettings, RepairSettings
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tuning import settle_memory
 
-from ..cluster import cluster
+from ..cluster_client import cluster
 from ..options import Json, Metadata
 from ..output import complain, note, print_json
 from ..running import run

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ..cluster import cluster
+from ..cluster_client import cluster
 from ..exits import Exit, reading_only
 from ..options import Json, LedgerId, Metadata
 from ..output import ResultFields, print_json, print_rows

@@ -14,7 +14,7 @@ import typer
 from tallybook.stream import StreamStore
 from tallybook.stream.names import DEFAULT_NAMESPACE
 
-from ..cluster import cluster
+from ..cluster_client import cluster
 
 StreamName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream, such as orders/eu.")]
 Namespace = Annotated[

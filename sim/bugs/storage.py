@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from tallybook.bookie.directories.watermarks import DiskLevel, Watermarks
-from tallybook.bookie.gc.compaction import Compaction
+from tallybook.bookie.gc.entry_log_compaction import Compaction
 from tallybook.bookie.gc.plan import GarbagePolicy
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.scrub.scrubber import Scrubber

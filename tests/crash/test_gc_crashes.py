@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tallybook.bookie.gc.compaction import Compaction
+from tallybook.bookie.gc.entry_log_compaction import Compaction
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import NoSuchLedger

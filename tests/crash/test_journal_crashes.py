@@ -25,7 +25,7 @@ from tallybook.bookie.journal.format import (
 )
 from tallybook.bookie.journal.group_commit import GroupCommit, Queued
 from tallybook.bookie.journal.journal import Journal, RecoveredJournal
-from tallybook.bookie.journal.keeper import SegmentRecycler
+from tallybook.bookie.journal.segment_recycler import SegmentRecycler
 from tallybook.core.limits import KIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng

@@ -46,7 +46,7 @@ def test_every_disk_of_a_bookie_has_a_meter_and_every_directory_a_row(cli, other
             [f"{data}/index", "index", "1"],
         ]  # fmt: skip
         assert all(re.fullmatch(r"[\d.]+ [KMGTP]iB", text) for row in cells for text in row[4:6])
-        assert {row[6] for row in cells} <= {"has room", "fills up", "full"}
+        assert {row[6] for row in cells} <= {"has space", "fills up", "full"}
         assert not page.complaints
 
 
@@ -103,7 +103,7 @@ def archived(cli, tmp_path):
 def test_the_archive_is_shown_with_what_is_in_it_what_waits_and_what_failed(cli, archived, browse, tmp_path):
     up, bucket = archived
     with console_process(cli, up.metadata, tmp_path / "err") as (url, _):
-        page = browse(f"{url}#/upkeep")
+        page = browse(f"{url}#/maintenance")
         bar = page.get_by_role("progressbar", name="Part of the closed ledgers that is in the archive")
         page.get_by_text("67 % of the closed ledgers are in the archive").wait_for()
         assert bar.evaluate("bar => bar.value / bar.max") == pytest.approx(2 / 3)
@@ -128,7 +128,7 @@ def test_a_repair_is_seen_to_go_on_and_to_end(cli, browse, tmp_path):
         ledgers = [closed_ledger(up, ensemble=3, times=40) for _ in range(3)]
         lose_a_bookie(up, ledgers)
         with console_process(cli, up.metadata, tmp_path / "err") as (url, _):
-            page = browse(f"{url}#/upkeep")
+            page = browse(f"{url}#/maintenance")
             page.get_by_text("Nothing to repair.").wait_for()
             with repairing(cli, up.metadata, tmp_path / "repair.log"):
                 _watch(page, ledgers)
@@ -174,6 +174,6 @@ def test_screenshots_of_a_bookie_and_of_a_running_repair_are_taken(cli, browse, 
         page.locator(".tile .value", has_text="B/s").wait_for()
         Path(SCREENSHOTS, "console-bookie.png").write_bytes(page.screenshot())
         assert up("bookie", "drain", "bookie-4").code == 0
-        page.goto(f"{url}#/upkeep")
+        page.goto(f"{url}#/maintenance")
         page.locator(".progress strong", has_text=re.compile(r"^[3-5]\d %$")).wait_for()
-        Path(SCREENSHOTS, "console-upkeep.png").write_bytes(page.screenshot())
+        Path(SCREENSHOTS, "console-maintenance.png").write_bytes(page.screenshot())

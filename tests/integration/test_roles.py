@@ -18,7 +18,7 @@ from cryptography import x509
 from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.bookie.process.http_endpoints import BookieEndpoints
 from tallybook.cli.app import COMMANDS, build
-from tallybook.cli.cluster import cluster
+from tallybook.cli.cluster_client import cluster
 from tallybook.cli.invocation import RUNNING, Invocation
 from tallybook.cli.rights import REQUIRED_PERMISSIONS, needed
 from tallybook.client.client import Client

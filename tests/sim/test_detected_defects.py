@@ -15,7 +15,7 @@ from tallybook.client.reader.tail import TailWaiter
 from tallybook.core.add_kind import AddKind
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
-from tallybook.offload.bucket.keeper import BucketJanitor
+from tallybook.offload.bucket.janitor import BucketJanitor
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
 from tallybook.sim import run as run_module

@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import asyncio, os
 import pyarrow as pa
-from tallybook.archive.memory import release_memory
+from tallybook.archive.memory_release import release_memory
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.runtime.tuning import keep_freed_memory
 

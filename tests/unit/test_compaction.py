@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.gc.compaction import Compaction
 from tallybook.bookie.gc.compaction_plan import CompactionLimits, LogUsage, worth_copying, worth_finishing
+from tallybook.bookie.gc.entry_log_compaction import Compaction
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.process.http_endpoints import BookieEndpoints
 from tallybook.bookie.storage.entry_log.format import log_name

@@ -37,7 +37,7 @@ SHOWN = {
     "bookie/write/pending_acks.py:_JournalQueue.pending": "tallybook_bookie_inflight_bytes",
     "bookie/journal/group_commit.py:GroupCommit._commits": "tallybook_journal_queued_bytes",
     "bookie/journal/group_commit.py:GroupCommit._waiting": "tallybook_journal_queued_bytes",
-    "bookie/journal/keeper.py:SegmentRecycler.ready": "tallybook_journal_max_queued_bytes",
+    "bookie/journal/segment_recycler.py:SegmentRecycler.ready": "tallybook_journal_max_queued_bytes",
     "bookie/ledgers/table.py:LedgerTable._idle": "tallybook_bookie_ledgers_in_memory",
     "bookie/rpc/request_stream.py:RequestStreamServer._replies": "tallybook_bookie_answer_bytes",
     "bookie/ledgers/confirmed_prefix.py:ConfirmedPrefixes._known": "tallybook_bookie_settled_ledgers",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.journal.format import BatchRecord, DeleteRecord, FenceRecord, JournalMark
 from tallybook.bookie.journal.journal import Journal
-from tallybook.bookie.journal.keeper import FULL_PAUSE_SECONDS
+from tallybook.bookie.journal.segment_recycler import FULL_PAUSE_SECONDS
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument, InvariantViolation
 from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
 from tallybook.runtime.tasks import Tasks

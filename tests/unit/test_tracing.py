@@ -13,7 +13,7 @@ import pytest
 from opentelemetry import trace
 
 from tallybook.cli.client_server import client_settings_of as client_of
-from tallybook.cli.cluster import cluster as cluster_of
+from tallybook.cli.cluster_client import cluster as cluster_of
 from tallybook.client.client import Client
 from tallybook.client.connection.add_stream import AddStream
 from tallybook.client.load import ClientLoad

@@ -169,7 +169,7 @@ def test_freed_memory_is_returned_to_the_system_by_a_trim():
 
 LASTING = """
 import asyncio, gc, sys
-from tallybook.archive.memory import release_memory
+from tallybook.archive.memory_release import release_memory
 from tallybook.cli.__main__ import main
 from tallybook.metadata.uri import open_metadata
 from tallybook.offload.service import OffloadService

@@ -5,7 +5,7 @@ import { el, renew } from "./dom.js";
 import { entry, ledger, ledgers } from "./ledgers.js";
 import { bookie, overview } from "./overview.js";
 import { stream, streams } from "./streams.js";
-import { upkeep } from "./upkeep.js";
+import { maintenance } from "./maintenance.js";
 
 const REFRESH_MS = 2000;
 // Longer than a poll of a bookie that hangs.
@@ -17,7 +17,7 @@ const ROUTES = [
   [/^\/ledgers$/, ledgers, "Ledgers"],
   [/^\/ledgers\/(\d+)$/, ledger, "Ledger"],
   [/^\/ledgers\/(\d+)\/entries\/(\d+)$/, entry, "Entry"],
-  [/^\/upkeep$/, upkeep, "Repair and archive"],
+  [/^\/maintenance$/, maintenance, "Repair and archive"],
   [/^\/streams$/, streams, "Streams"],
   [/^\/streams\/([^/]+)$/, streams, "Streams"],
   [/^\/streams\/([^/]+)\/([^/]+)$/, stream, "Stream"],
