@@ -2,5 +2,6 @@
 
 `process` runs it, `service` elects the leader, `offloader` is one pass. `policy` decides from metadata what is archived
 and how it is packed, `mover` writes objects, `verify`, `rebuild`, `rekey` and `relocate` are operator commands.
-`bucket/` maintains the manifest and removes orphans. Only the leader should work; every step is safe without.
+`bucket/` maintains the manifest and removes orphans. Only the leader should work; every step is safe without. Nothing
+here serves readers, and nothing copies entries between bookies.
 """

@@ -25,7 +25,7 @@ from .connection_watch import ConnectionWatch
 from .handlers import RunningHandlers
 from .health_and_reflection import StandardServices
 from .load import GrpcLoad
-from .options import gateway_options
+from .options import call_server_options
 from .stream_server import bind
 from .tls import presented
 
@@ -126,7 +126,7 @@ def bound_calls(
     """
     # gRPC counts the connections of each address separately.
     accepted = max(1, (max_connections + spare_connections) // (2 if token_address else 1))
-    options = gateway_options(max_connections=accepted, max_connection_calls=max_connection_calls)
+    options = call_server_options(max_connections=accepted, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""

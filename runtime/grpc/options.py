@@ -52,7 +52,7 @@ SERVER_OPTIONS: Final = (
 )
 
 
-def gateway_options(*, max_connections: int, max_connection_calls: int) -> tuple[tuple[str, int | str], ...]:
+def call_server_options(*, max_connections: int, max_connection_calls: int) -> tuple[tuple[str, int | str], ...]:
     """Options of a server for clients in any language, with default gRPC settings.
 
     Args:

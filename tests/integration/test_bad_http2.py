@@ -202,9 +202,9 @@ async def drip(writer: asyncio.StreamWriter, said: bytes) -> bool:
 
 async def test_a_client_that_completes_no_request_is_disconnected_in_time_and_frees_its_connection(door, monkeypatch):
     soon = ("grpc.server_handshake_timeout_ms", 500)
-    bookie, gateway = grpc_options.SERVER_OPTIONS, grpc_options.gateway_options
+    bookie, gateway = grpc_options.SERVER_OPTIONS, grpc_options.call_server_options
     monkeypatch.setattr(grpc_server, "SERVER_OPTIONS", sooner(bookie, soon))
-    monkeypatch.setattr(grpc_calls, "gateway_options", lambda **limits: sooner(gateway(**limits), soon))
+    monkeypatch.setattr(grpc_calls, "call_server_options", lambda **limits: sooner(gateway(**limits), soon))
     async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
         slow = [await port.raw() for _ in range(PLACES // 2)]
         for _ in range(PLACES // 2 - 1):

@@ -2,4 +2,5 @@
 
 ``members`` and ``failure_detector`` are rules without I/O. ``connecting`` and ``metadata_queue`` are shared by the
 writers of a client. ``client/writer/ensemble_change`` replaces members, and ``client/placement`` chooses bookies.
+Nothing here knows what is appended.
 """
