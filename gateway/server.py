@@ -55,7 +55,7 @@ CALLS_BESIDES_STREAMS: Final = 64
 OWN_DESCRIPTORS: Final = 256
 """Files and connections other than those of clients: bookies, metadata, HTTP."""
 
-SPARE_DIVISOR: Final = 8
+RESERVE_DIVISOR: Final = 8
 """Each port accepts at least ``max_connections / 8`` connections more than the limit: those that arrive between two
 sweeps that drop connections."""
 
@@ -82,7 +82,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             limit is too low for ``max_connections``.
     """
     refuse_open_port("a gateway", settings.listen, security=settings.security, insecure=settings.insecure)
-    reserve = spare_connections(settings, raise_descriptor_limit())
+    reserve = reserve_connections(settings, raise_descriptor_limit())
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
@@ -97,7 +97,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
             max_connections=settings.max_connections,
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
-            spare_connections=reserve,
+            reserve_connections=reserve,
             security=security,
             token_address=settings.token_listen,
             refusals=refusals,
@@ -141,7 +141,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             _log.info("stopping", ledger_count=counts.writing, stream_count=counts.writers)
 
 
-def spare_connections(settings: GatewaySettings, descriptors: int) -> int:
+def reserve_connections(settings: GatewaySettings, descriptors: int) -> int:
     """How many connections gRPC may accept beyond ``max_connections``.
 
     A sweep drops connections without an authenticated call once all ports together exceed the limit. Each port alone
@@ -155,7 +155,7 @@ def spare_connections(settings: GatewaySettings, descriptors: int) -> int:
         InvalidConfig: the limit of open files is too low for ``max_connections``.
     """
     ports, limit = 2 if settings.token_listen else 1, settings.max_connections
-    available, least = descriptors - OWN_DESCRIPTORS, ports * (limit + max(1, limit // SPARE_DIVISOR))
+    available, least = descriptors - OWN_DESCRIPTORS, ports * (limit + max(1, limit // RESERVE_DIVISOR))
     if available < least:
         raise InvalidConfig(
             f"{descriptors} files may be open at once (ulimit -n), and max_connections = {limit} on {ports} port(s) "

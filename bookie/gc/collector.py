@@ -132,7 +132,7 @@ class GarbageCollector:
         late: LateIdentities | None = None,
     ) -> None:
         self._held = held
-        self._fate_of = disposition_of
+        self._disposition_of = disposition_of
         self._interval_seconds = settings.interval_ms / 1000
         self._pace = RateLimiter(clock, settings.lookups_per_second)
         self._clock = clock
@@ -397,7 +397,7 @@ class GarbageCollector:
         for start in range(0, len(page), MAX_CONCURRENT_LOOKUPS):
             asked = page[start : start + MAX_CONCURRENT_LOOKUPS]
             await self._pace.spend(len(asked))
-            dispositions = await asyncio.gather(*(disposition_in_time(self._fate_of, each) for each in asked))
+            dispositions = await asyncio.gather(*(disposition_in_time(self._disposition_of, each) for each in asked))
             for ledger_id, disposition in zip(asked, dispositions, strict=True):
                 if disposition is LedgerDisposition.OTHER:
                     await self._note_reused_id(ledger_id)

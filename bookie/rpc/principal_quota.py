@@ -52,12 +52,12 @@ class PrincipalQuotas:
     """Grants of one bookie to principals with a quota.
 
     Args:
-        most: the grant of a stream without a quota.
+        unlimited: the grant of a stream without a quota.
         in_flight: counter of requests, if shared with other services of the process.
     """
 
-    def __init__(self, most: StreamQuota, in_flight: RequestsInFlight | None = None) -> None:
-        self._unlimited = most
+    def __init__(self, unlimited: StreamQuota, in_flight: RequestsInFlight | None = None) -> None:
+        self._unlimited = unlimited
         self._in_flight = in_flight or RequestsInFlight()
         self._taken: dict[str, _PrincipalUsage] = {}
 
@@ -94,23 +94,23 @@ class PrincipalQuotas:
                 del self._taken[principal.name]
 
     @staticmethod
-    def _granted(principal: Principal, what: str, most: int | None, taken: int, least: int) -> int:
-        if most is None:
+    def _granted(principal: Principal, what: str, limit: int | None, taken: int, least: int) -> int:
+        if limit is None:
             return 1 << 60
-        granted = (most - taken) // _PART
+        granted = (limit - taken) // _PART
         if granted < least:
             raise Busy(
-                f"{principal.name} may have {most} {what} in flight; {taken} of these are taken, "
+                f"{principal.name} may have {limit} {what} in flight; {taken} of these are taken, "
                 f"and too few are left for one more stream",
                 retry_after_ms=_RETRY_MS,
             )
         return granted
 
     def _cut(self, each_bytes: int, requests: int) -> StreamQuota:
-        most = self._unlimited
+        unlimited = self._unlimited
         return StreamQuota(
-            min(most.credit_bytes, each_bytes),
-            min(most.answer_bytes, each_bytes),
-            min(most.requests, requests // 2),
-            min(most.waits, requests - requests // 2),
+            min(unlimited.credit_bytes, each_bytes),
+            min(unlimited.answer_bytes, each_bytes),
+            min(unlimited.requests, requests // 2),
+            min(unlimited.waits, requests - requests // 2),
         )

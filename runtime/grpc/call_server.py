@@ -97,7 +97,7 @@ def bound_calls(
     max_calls: int,
     max_connections: int,
     max_connection_calls: int,
-    spare_connections: int = 0,
+    reserve_connections: int = 0,
     security: ServerSecurity | None = None,
     token_address: str = "",
     refusals: DenialLog | None = None,
@@ -117,7 +117,7 @@ def bound_calls(
         max_connections: limit for both addresses together; half of them may be without an authenticated call. The
             watch drops the rest.
         max_connection_calls: limit of concurrent calls on one connection; more wait at the client.
-        spare_connections: connections that gRPC accepts above ``max_connections``, from which the watch chooses those
+        reserve_connections: connections that gRPC accepts above ``max_connections``, from which the watch chooses those
             to drop; beyond, gRPC drops the newest. gRPC shares its limit equally between the addresses; the share must
             exceed ``max_connections``, so that the watch sees new connections while that many exist.
 
@@ -125,7 +125,7 @@ def bound_calls(
         InvalidConfig: the address cannot be bound.
     """
     # gRPC counts the connections of each address separately.
-    accepted = max(1, (max_connections + spare_connections) // (2 if token_address else 1))
+    accepted = max(1, (max_connections + reserve_connections) // (2 if token_address else 1))
     options = call_server_options(max_connections=accepted, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)

@@ -335,7 +335,7 @@ def _any_life(_right: Any) -> Any:
     return identified
 
 
-def _forced_at_once(_right: Any) -> Any:
+def _forced_immediately(_right: Any) -> Any:
     async def force(self: Any, ledger_id: int, key: bytes) -> None:
         """Report success without waiting for the journal."""
 
@@ -537,7 +537,7 @@ BUGS: Final[dict[str, Bug]] = {
     "force does not wait": Bug(
         "a force is acked before all entries are durable",
         "I1 I2 I10 I11 I12",
-        [(AddPath, "force", _forced_at_once)],
+        [(AddPath, "force", _forced_immediately)],
     ),
     "adopted a second time": Bug(
         "a ledger that has a writer can be adopted by another one",

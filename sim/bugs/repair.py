@@ -83,7 +83,7 @@ def _named_nowhere(_right: Any) -> Any:
     return disposition_by
 
 
-def _at_once(_right: Any) -> Any:
+def _immediately(_right: Any) -> Any:
     def is_long_ago(self: Any, moment: float) -> bool:
         return True
 
@@ -145,6 +145,6 @@ REPAIR_BUGS: Final = {
     "unnamed copies dropped at once": Bug(
         "a bookie drops over-replicated copies of open ledgers, and without a delay",
         "I1 I10 I11 I16",
-        [(disposition, "_disposition_by", _named_nowhere), (OverReplicationPolicy, "_is_long_ago", _at_once)],
+        [(disposition, "_disposition_by", _named_nowhere), (OverReplicationPolicy, "_is_long_ago", _immediately)],
     ),
 }

@@ -77,7 +77,7 @@ def _short_for_good(right: Any) -> Any:
     return level
 
 
-def _gone_at_once(_right: Any) -> Any:
+def _gone_immediately(_right: Any) -> Any:
     def is_garbage(self: Any, ledger_id: int, disposition: LedgerDisposition) -> bool:
         return disposition is not LedgerDisposition.KEPT
 
@@ -103,7 +103,7 @@ def _approval_ends_the_delay(right: Any) -> Any:
     return is_garbage
 
 
-def _due_at_once(right: Any) -> Any:
+def _due_immediately(right: Any) -> Any:
     def due_at(self: GarbagePolicy) -> float | None:
         return None if right(self) is None else 0.0
 
@@ -156,7 +156,7 @@ STORAGE_BUGS: Final[dict[str, Bug]] = {
     "unknown ledgers dropped": Bug(
         "a bookie drops ledgers whose metadata cannot be read now",
         "I12 I16",
-        [(GarbagePolicy, "is_garbage", _gone_at_once)],
+        [(GarbagePolicy, "is_garbage", _gone_immediately)],
     ),
     "missing in two rounds is enough": Bug(
         "a bookie drops a ledger whose metadata were missing in two passes, without a delay",
@@ -167,7 +167,7 @@ STORAGE_BUGS: Final[dict[str, Bug]] = {
     "approval ends the delay": Bug(
         "a bookie drops a missing ledger as soon as an operator approves, without the delay",
         "I12 I16",
-        [(GarbagePolicy, "is_garbage", _approval_ends_the_delay), (GarbagePolicy, "due_at", _due_at_once)],
+        [(GarbagePolicy, "is_garbage", _approval_ends_the_delay), (GarbagePolicy, "due_at", _due_immediately)],
         of_fault="rows_away",
     ),
     "log cut before it is gone": Bug(

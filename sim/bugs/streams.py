@@ -110,7 +110,7 @@ def _numbers_skip(right: Any) -> Any:
     return init
 
 
-def _condition_at_once(_right: Any) -> Any:
+def _condition_immediately(_right: Any) -> Any:
     async def append_if(self: Any, record: Any, wanted: Any) -> Any:
         size = self._admissible(record)
         if self.last_position != wanted:
@@ -195,7 +195,7 @@ STREAM_BUGS: Final[dict[str, Bug]] = {
     "condition looked at too early": Bug(
         "a condition is checked before the outcome of earlier appends is known",
         "S6",
-        [(StreamWriter, "_append_if", _condition_at_once)],
+        [(StreamWriter, "_append_if", _condition_immediately)],
         of_streams=True,
     ),
     "next segment before the last is settled": Bug(

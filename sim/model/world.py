@@ -158,9 +158,9 @@ class Model:
         self._base = LedgerMetadata(LEDGER, limits.quorum, (Fragment(0, members),), "creator", 0)
         self._writers = Writers(limits.quorum, list(members))
         self._recoverers = Recoverers(limits.quorum.ensemble)
-        self._answered_at_once = {"again"} if limits.late_answers else {"again", "fence", "read"}
+        self._answered_immediately = {"again"} if limits.late_answers else {"again", "fence", "read"}
         if not limits.late_acks:
-            self._answered_at_once.add("add")
+            self._answered_immediately.add("add")
         self._bookies: _Table[ModelBookie] = _Table()
         self._messages: _Table[Message] = _Table()
         self._ledgers: _Table[ModelLedger] = _Table()
@@ -202,7 +202,7 @@ class Model:
             if world.losses:
                 lost = rest._replace(losses=world.losses - 1)
                 yield ("lose", number), self._answered(lost, _failure(message))
-                if message.kind in self._answered_at_once:
+                if message.kind in self._answered_immediately:
                     yield ("lose the answer to", number), self._at_bookie(lost, message, answered=False)
         if world.crashes:
             for at, number in enumerate(world.bookies):
@@ -389,7 +389,7 @@ class Model:
         A late answer to a recovery add is equivalent to a late request: the wait for stragglers may end before either.
         """
         if answer.sender == NO_STATE:
-            if not answer.value and "add" in self._answered_at_once:
+            if not answer.value and "add" in self._answered_immediately:
                 return self._delivered(world, answer) if world.writer != NO_STATE else world
         elif not self.limits.late_answers or answer.kind in ("held again", "not held"):
             sender = world.recoverers[answer.sender]

@@ -25,10 +25,10 @@ def check_budgets(universe: Universe, tasks_per_process: int = TASKS_PER_PROCESS
     for node in universe.nodes.values():
         if node.bookie is None:
             continue
-        stats, most = node.bookie.stats(), node.settings
+        stats, settings = node.bookie.stats(), node.settings
         cache = stats["write_cache_bytes"]
-        oracle.expect(cache <= most.storage.write_cache_bytes, "I20", f"{node.name} caches {cache} bytes")
-        inflight, limit = stats["inflight_bytes"], int(most.admission.max_inflight_bytes)
+        oracle.expect(cache <= settings.storage.write_cache_bytes, "I20", f"{node.name} caches {cache} bytes")
+        inflight, limit = stats["inflight_bytes"], int(settings.admission.max_inflight_bytes)
         oracle.expect(inflight <= limit, "I20", f"{node.name} has {inflight} bytes in flight, {limit} are allowed")
         recovery, limit = stats["recovery_inflight_bytes"], limit // RECOVERY_SHARE
         oracle.expect(

@@ -55,7 +55,7 @@ SETTINGS: Final = (
     "scrub.period_s=2",
 )
 """Settings of the bookies: small files, which compress well."""
-DROP_AT_ONCE: Final = "collection.deleted_delay_s=0"
+DROP_IMMEDIATELY: Final = "collection.deleted_delay_s=0"
 """Setting to drop deleted ledgers while the cluster is filled."""
 
 PLACES: Final = {
@@ -168,7 +168,7 @@ class _Cluster:
                 name,
                 self.root / name,
                 self._metadata,
-                (*SETTINGS, DROP_AT_ONCE, *places_of(name, PLACES, self.root)),
+                (*SETTINGS, DROP_IMMEDIATELY, *places_of(name, PLACES, self.root)),
                 self._logs,
                 environment=tree.environment,
             )

@@ -3,7 +3,7 @@
     producer     takes a stream over, writes it, and loses it (``producers``)
     follower     reads from some start position for a while
     subscriber   reads under a subscription and advances it
-    keeper       runs the stream janitor, and truncates
+    "keeper"     runs the stream janitor, and truncates
     meddler      renames, deletes and changes streams, and recovers segments that are being written
 
 Operations and results go into a stream history (``stream_history``), which ``oracle/stream_check`` checks at the end of
@@ -45,7 +45,7 @@ SUBSCRIPTIONS: Final = ("billing", "audit")
 RESETS: Final = 0.06
 """Share of a subscriber's operations that reset or delete a subscription."""
 TRUNCATIONS: Final = 0.15
-"""Share of a keeper's passes after which it truncates a stream."""
+"""Share of a janitor's passes after which it truncates a stream."""
 DELETIONS: Final = 0.1
 """Share of a meddler's operations that delete a stream."""
 
@@ -301,7 +301,7 @@ class Streaming:
                 other = cursor is not None and cursor.position.tag != facts.tag
                 advances.end_reset(epoch, done=done, cursor=advances.stored if other else cursor)
 
-    # -- keepers and meddlers ----------------------------------------------------------------------------------------
+    # -- janitors and meddlers ---------------------------------------------------------------------------------------
 
     async def _keep(self, client: ClientProcess) -> None:
         await self._pause(client, 0.7)

@@ -56,7 +56,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Port]:
     load = GrpcLoad()
     listener = bound_calls(
         "127.0.0.1:0", max_calls=100, max_connections=MAX_CONNECTIONS, max_connection_calls=100,
-        spare_connections=MAX_CONNECTIONS, load=load,
+        reserve_connections=MAX_CONNECTIONS, load=load,
     )  # fmt: skip
 
     async def ask(call: Call) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.settings import GatewaySettings
-from tallybook.gateway.server import OWN_DESCRIPTORS, spare_connections
+from tallybook.gateway.server import OWN_DESCRIPTORS, reserve_connections
 
 MOST = 1024
 
@@ -24,7 +24,7 @@ def test_each_port_accepts_more_than_all_ports_may_have_however_few_files_may_be
     started = 0
     for descriptors in range(OWN_DESCRIPTORS, 6 * MOST, 16):
         try:
-            spare = spare_connections(settings(token_listen), descriptors)
+            spare = reserve_connections(settings(token_listen), descriptors)
         except InvalidConfig:
             assert not started, "more files are never too few"
             continue
@@ -38,5 +38,5 @@ def test_each_port_accepts_more_than_all_ports_may_have_however_few_files_may_be
 
 def test_a_gateway_with_too_few_files_says_how_many_it_needs_and_what_to_do() -> None:
     with pytest.raises(InvalidConfig, match=r"ulimit -n.*needs 2560.*lower max_connections"):
-        spare_connections(settings("127.0.0.1:0"), 2559)
-    spare_connections(settings("127.0.0.1:0"), 2560)
+        reserve_connections(settings("127.0.0.1:0"), 2559)
+    reserve_connections(settings("127.0.0.1:0"), 2560)

@@ -32,7 +32,7 @@ WRITER = Principal("writers", frozenset({Permission.READ, Permission.WRITE}), le
 
 
 class Rules:
-    """Whoever comes is one and the same."""
+    """All callers are one and the same."""
 
     def __init__(self, principal: Principal) -> None:
         self._principal = principal

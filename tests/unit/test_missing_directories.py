@@ -235,7 +235,7 @@ def test_a_lost_list_of_directories_is_made_again_from_their_cookies(also: tuple
 
 
 def test_a_directory_that_the_list_forgot_is_reported_as_what_it_is() -> None:
-    """Whoever accepts the loss of the list, and does not name the directories, gets one without them."""
+    """Accepting the loss of the list without naming the directories gives a list without them."""
 
     async def scenario(world: World) -> None:
         node = await filled(world)

@@ -138,7 +138,7 @@ def test_packing_keeps_order_and_bounds_and_takes_no_ledger_twice(sizes: list[in
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 12)), min_size=1, max_size=40))
 def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread: list[tuple[int, int]]) -> None:
-    """Whatever lies in whichever object: after a few rounds there is nothing left to do."""
+    """For any content of any object: after a few passes nothing is left to do."""
     ledgers = {number: ledger(number, size, in_object=where) for number, (size, where) in enumerate(spread)}
     made = 100
     for _ in range(10):

@@ -315,7 +315,7 @@ def test_a_ledger_that_was_cut_off_goes_on_before_others_that_have_closed_since(
 
 
 def test_the_rest_of_a_ledger_that_is_deleted_while_it_is_cut_off_is_wanted_all_the_same() -> None:
-    """Whoever reads the batch finds that it is gone, and says so."""
+    """A reader of the batch finds that it is gone, and says so."""
     cut_off = StreamOffset(CLUSTER).advanced([ClosedLedger(5, 9, 100)], BatchLimit(4, NO_LIMIT))
     following = cut_off.advanced([ClosedLedger(6, 9, 100)], BatchLimit(8, NO_LIMIT))
     assert (following.batch, following.within) == (

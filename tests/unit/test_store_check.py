@@ -33,14 +33,14 @@ class Around:
         self.metadata = MemoryMetadata(world.rng.fork("metadata"))
         self.store: MemoryMetadataStore = self.metadata.client().store
         self.known = KnownMetadata()
-        self.known.disposition_of = self._fate_of  # type: ignore[method-assign]
+        self.known.disposition_of = self._disposition_of  # type: ignore[method-assign]
         self.known.read_id_counter = self.store.id_counter  # type: ignore[method-assign]
         settings = tiny_settings()
         disk = SimDisk(world.rng, latency=Latency(mean_seconds=0.001))
         self.node = DiskBookie(disk, world.clock, self.known, settings)
         self.node.behind = RestoreRecordStore(self.store, world.clock, world.rng)
 
-    async def _fate_of(self, ledger_id: int, bookie_id: str = "", identity: bytes = b"") -> LedgerDisposition:
+    async def _disposition_of(self, ledger_id: int, bookie_id: str = "", identity: bytes = b"") -> LedgerDisposition:
         return await disposition_of(self.store, ledger_id, bookie_id, identity)
 
     async def create(self, token: str = "creator") -> int:
@@ -408,9 +408,9 @@ async def test_metadata_of_another_ledger_of_the_same_id_are_no_reason_to_drop_w
     await around.forget(0, held)
     await around.store.create_ledger(ledger(held, "another creator", ("b2",)))
     metadata = (await around.store.read_ledger(held)).value
-    assert await around._fate_of(held, "b1", metadata.identity) is LedgerDisposition.KEPT
-    assert await around._fate_of(held, "b1", b"sixteen bytes, x") is LedgerDisposition.OTHER
-    assert await around._fate_of(held, "b1") is LedgerDisposition.KEPT, "an earlier version met it"
+    assert await around._disposition_of(held, "b1", metadata.identity) is LedgerDisposition.KEPT
+    assert await around._disposition_of(held, "b1", b"sixteen bytes, x") is LedgerDisposition.OTHER
+    assert await around._disposition_of(held, "b1") is LedgerDisposition.KEPT, "an earlier version met it"
 
 
 @beside_a_store

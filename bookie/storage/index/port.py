@@ -36,8 +36,8 @@ MAX_FIND_ROWS: Final = 1_000
 class CacheBytes(NamedTuple):
     """Fill level of a cache."""
 
-    held: int
-    most: int
+    used: int
+    capacity: int
 
 
 class Index(Protocol):
@@ -218,13 +218,13 @@ METRICS: Final = (
         "index_cache_bytes",
         "tallybook_bookie_index_cache_bytes",
         "Bytes in the index cache.",
-        lambda index: index.cache_bytes.held,
+        lambda index: index.cache_bytes.used,
     )
     .gauge(
         "max_index_cache_bytes",
         "tallybook_bookie_max_index_cache_bytes",
         "Capacity of the index cache.",
-        lambda index: index.cache_bytes.most,
+        lambda index: index.cache_bytes.capacity,
     )
     .gauge(
         "index_table_bytes",
