@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from tallybook.client.budget import ByteBudget
 from tallybook.client.writer.appends import SharedOutcome
@@ -63,6 +63,19 @@ class SegmentTarget:
     end_mark: int | None = None
 
 
+class FlowEvents(Protocol):
+    """Receives the events of a ``RecordFlow``."""
+
+    def failed(self, error: TallybookError) -> None:
+        """The segment has failed; nothing is sent until ``start``."""
+
+    def sent(self, target: SegmentTarget) -> None:
+        """An envelope was sent."""
+
+    def group_opened(self) -> None:
+        """The records of another envelope begin to gather."""
+
+
 @dataclass(slots=True, eq=False)
 class _ConfirmationWaiter:
     """A caller that waits until all records below a number are confirmed."""
@@ -77,8 +90,8 @@ class RecordFlow:
         marks: the stream's marks.
         last_place: segment, entry and slot of its last record; ``None`` if it has none.
         tag: of the stream.
-        max_bytes: largest entry of the segments; bookies may take less.
         budget: the client's byte budget; callers of ``gather`` have taken the bytes from it.
+        max_bytes: largest entry of the segments; bookies may take less.
     """
 
     def __init__(
@@ -90,24 +103,20 @@ class RecordFlow:
         budget: ByteBudget,
         clock: Clock,
         load: StreamLoad,
+        events: FlowEvents,
         *,
         max_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self._tag = tag
         self._max_bytes = max_bytes
         self._load = load
+        self._events = events
         self._compression = compression
         self.last_entry_bytes = max_bytes
         """``max_entry_bytes`` when the last envelope was started; cached for the fast path of appends."""
         self._full_bytes = min(ENVELOPE_BYTES, max_bytes)
         self._budget = budget
         self._clock = clock
-        self.on_failed: Callable[[TallybookError], None] = _ignore
-        """Called when the segment fails; nothing is sent until ``start``."""
-        self.on_sent: Callable[[SegmentTarget], None] = _ignore
-        """Called after each sent envelope."""
-        self.on_started: Callable[[], None] = _nothing
-        """Called when another envelope is started."""
         self._target: SegmentTarget | None = None
         self._holding = False
         self._open: RecordGroup | None = None
@@ -238,7 +247,7 @@ class RecordFlow:
         self.close_group()
         self._full_bytes = min(ENVELOPE_BYTES, self.max_entry_bytes)
         self._open = group = RecordGroup(self._clock.wall_us() // 1000, self._tag, since=self._clock.monotonic())
-        self.on_started()
+        self._events.group_opened()
         return group
 
     def _schedule(self) -> None:
@@ -325,7 +334,7 @@ class RecordFlow:
         self._sent.append(group)
         target.sent_bytes += len(group.payload)
         pending.group.on_complete(lambda ledger_group: self._settled(group, target, ledger_group))
-        self.on_sent(target)
+        self._events.sent(target)
 
     def _does_not_fit(self, group: RecordGroup, error: EntryTooLarge) -> None:
         """Cut a group that is too large for the bookies into smaller envelopes, or refuse it if it cannot be cut."""
@@ -402,7 +411,7 @@ class RecordFlow:
     def _broken(self, error: TallybookError) -> None:
         self._target = None
         self._moved.set()
-        self.on_failed(error)
+        self._events.failed(error)
 
     def recovered(self, number: int, last_entry: int) -> None:
         """A failed segment was recovered and ends at this entry: confirm what was sent to it up to there."""
@@ -496,11 +505,3 @@ class RecordFlow:
             self._moved.clear()
             await self._moved.wait()
         return True
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _ignore(_news: object) -> None:
-    """Do nothing."""

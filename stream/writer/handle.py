@@ -29,7 +29,6 @@ from ..position import TAG_CHARS, Position
 from ..records.dedup import DedupWindow
 from ..records.envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, EnvelopeKind
 from ..records.record import ANYTHING, MAX_ATTRIBUTE_BYTES, MAX_RECORD_BYTES, Anything, Outgoing, Payload, size_of
-from .flow import RecordFlow
 from .pending import COST_BYTES, PendingRecord, positions_of
 from .segments import WriterSegments
 
@@ -50,7 +49,6 @@ class StreamWriter:
 
     def __init__(
         self,
-        flow: RecordFlow,
         segments: WriterSegments,
         window: DedupWindow[PendingRecord],
         budget: ByteBudget,
@@ -58,8 +56,7 @@ class StreamWriter:
         release_ownership: Callable[[], None],
         parent: Lifetime | None = None,
     ) -> None:
-        self._flow = flow
-        self._segments = segments
+        self._flow, self._segments = segments.flow, segments
         self._window = window
         """The deduplication window."""
         self._release_ownership = release_ownership

@@ -21,7 +21,7 @@ from .handle import StreamWriter
 from .last_ids import check_ids_fit, read_window
 from .quota import WriterQuota
 from .segments import WriterSegments
-from .takeover import flow_of, take_over
+from .takeover import take_over
 
 WRITER_SWEEP_SECONDS: Final = 5.0
 """Interval of the sweep that rolls old segments, also of idle writers."""
@@ -96,18 +96,14 @@ class StreamWriters:
 
     async def _opened(self, head: Head, owner: Owner) -> StreamWriter:
         window = await read_window(head, self.ids, partial(self._read_from, head))
-        flow = flow_of(head, self._client, self._clock, self.load)
         quota = WriterQuota(self._catalog, self._namespaces, self._clock)
-        segments = WriterSegments(
-            self._catalog, self._client, head, owner, flow, quota, self._clock, self._tasks, self.load
-        )
+        segments = WriterSegments(self._catalog, self._client, head, owner, quota, self._clock, self._tasks, self.load)
         try:
             await segments.begin()
         except BaseException:
             window.clear()
             raise
         writer = StreamWriter(
-            flow,
             segments,
             window,
             self._client.budget,

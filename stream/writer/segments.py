@@ -33,6 +33,7 @@ from ..catalog.catalog import StreamCatalog
 from ..catalog.head import Head, Owner, StreamSegment, add_segment, announce, forget_doomed, release, seal
 from ..load import StreamLoad
 from ..reader.segment_end import recovered_end
+from ..records.compression import Compression
 from .deletion import delete_ledgers
 from .flow import RecordFlow, SegmentTarget
 from .quota import WriterQuota
@@ -50,7 +51,7 @@ _log = logger("stream.writer")
 
 
 class WriterSegments:
-    """Creates, rolls, recovers and seals the segments of one writer, and gives them to its flow.
+    """Creates, rolls, recovers and seals the segments of one writer, and gives them to its ``flow``.
 
     Args:
         head: the stream's head, with the writer as its owner, and without open segments.
@@ -62,7 +63,6 @@ class WriterSegments:
         client: Client,
         head: Head,
         owner: Owner,
-        flow: RecordFlow,
         quota: WriterQuota,
         clock: Clock,
         tasks: Tasks,
@@ -73,7 +73,18 @@ class WriterSegments:
         self._client = client
         self._head = head
         self._owner = owner
-        self._flow = flow
+        self.flow = RecordFlow(
+            head.settled_marks,
+            head.last_place,
+            head.tag,
+            Compression.named(head.policy.compression),
+            client.budget,
+            clock,
+            load,
+            events=self,
+            max_bytes=client.max_entry_bytes,
+        )
+        """The writer's records."""
         self._quota = quota
         self._sent_bytes = 0
         """Payload sent to segments before the current one."""
@@ -95,7 +106,6 @@ class WriterSegments:
         self._tidying: asyncio.Task[None] | None = None
         """Deletes ledgers that the previous writer has left."""
         self._stopped = False
-        flow.on_failed, flow.on_sent, flow.on_started = self.failed, self.sent, self._check_quota
 
     @property
     def head(self) -> Head:
@@ -118,7 +128,7 @@ class WriterSegments:
         target.opened_at = self._clock.monotonic()
         self._load.segments += 1
         self._current, self._next = target, None
-        self._flow.start(target)
+        self.flow.start(target)
 
     # -- growing -----------------------------------------------------------------------------------------------------
 
@@ -143,19 +153,23 @@ class WriterSegments:
         if self._quota.due and self._refreshing is None:
             self._refreshing = self._spawn(self._refresh_quota(), "quota")
 
+    def group_opened(self) -> None:
+        """Another envelope begins to gather: check quotas."""
+        self._check_quota()
+
     @property
     def _all_sent_bytes(self) -> int:
         return self._sent_bytes + (0 if self._current is None else self._current.sent_bytes)
 
     def _check_quota(self) -> None:
         if not self._quota.limited:
-            self._flow.over_quota = None
+            self.flow.over_quota = None
             return
         # With compression, it is not known how much the records that are not sent yet will take.
-        unsent_bytes = self._flow.unsent_bytes if self._head.policy.compression == "none" else 0
+        unsent_bytes = self.flow.unsent_bytes if self._head.policy.compression == "none" else 0
         unsealed = [target for target in (self._current, *self._full) if target is not None]
         unsealed_bytes = sum(target.sent_bytes for target in unsealed) + unsent_bytes
-        self._flow.over_quota = self._quota.check(self._head, unsealed_bytes, self._all_sent_bytes + unsent_bytes)
+        self.flow.over_quota = self._quota.check(self._head, unsealed_bytes, self._all_sent_bytes + unsent_bytes)
 
     async def _refresh_quota(self) -> None:
         """Read head and quotas again: space was freed, or a quota was changed."""
@@ -212,11 +226,11 @@ class WriterSegments:
     async def _roll(self, full: SegmentTarget, following: SegmentTarget) -> None:
         """Roll to the next segment. Records appended meanwhile gather."""
         try:
-            self._flow.hold()
+            self.flow.hold()
             # Drain first: a recovery must never find a later record without an earlier one.
-            if not await self._flow.drained():
+            if not await self.flow.drained():
                 return
-            self._flow.end_segment(full)
+            self.flow.end_segment(full)
             self._full.append(full)
             self._sent_bytes += full.sent_bytes
             self._go_on(following)
@@ -254,7 +268,7 @@ class WriterSegments:
         """
         for full in tuple(self._full):
             while not self._is_sealed(full) and not await self._shows_its_end(full):
-                if self._flow.error is not None or self._stopped:
+                if self.flow.error is not None or self._stopped:
                     return False
                 sometimes("stream: bookies have not heard yet that a segment is over")
                 await self._backoff().pause()
@@ -313,9 +327,9 @@ class WriterSegments:
                         return
                     hopeless = not trouble.retriable and trouble.settled
                     if hopeless or not await backoff.pause():
-                        self._flow.die(trouble)
+                        self.flow.die(trouble)
                         return
-            self._flow.take_back()
+            self.flow.take_back()
             await self.tidy()
         finally:
             self._recovering = None
@@ -359,7 +373,7 @@ class WriterSegments:
     async def _end(self, segment: StreamSegment) -> None:
         before, now_ms = self._head.settled_marks, self._clock.wall_us() // 1000
         found = await recovered_end(self._client, segment, before, self._head.tag, now_ms)
-        self._flow.recovered(segment.number, found.end.last_entry)
+        self.flow.recovered(segment.number, found.end.last_entry)
         await self._change(partial(seal, owner=self._owner, number=segment.number, **found.as_sealed))
 
     def _unless_over(self, error: TallybookError) -> bool:
@@ -371,8 +385,8 @@ class WriterSegments:
         if is_defect(error):
             raise error
         if isinstance(error, StreamFenced | StreamEnded | NoSuchStream):
-            self._flow.die(error)
-        return self._flow.error is not None
+            self.flow.die(error)
+        return self.flow.error is not None
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -435,4 +449,4 @@ class WriterSegments:
         """End the writer if one of its tasks ended with an unexpected error."""
         error = defect_of(task)
         if error is not None:
-            self._flow.die(error)
+            self.flow.die(error)

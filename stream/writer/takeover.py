@@ -12,27 +12,10 @@ from tallybook.runtime.logging import logger
 
 from ..catalog.catalog import StreamCatalog
 from ..catalog.head import Head, Owner, seal, take
-from ..load import StreamLoad
 from ..reader.segment_end import recovered_end
-from ..records.compression import Compression
-from .flow import RecordFlow
 from .loss import end_after_loss, is_loss
 
 _log = logger("stream.opening")
-
-
-def flow_of(head: Head, client: Client, clock: Clock, load: StreamLoad) -> RecordFlow:
-    """The record pipeline for a stream that was taken over."""
-    return RecordFlow(
-        head.settled_marks,
-        head.last_place,
-        head.tag,
-        Compression.named(head.policy.compression),
-        client.budget,
-        clock,
-        load,
-        max_bytes=client.max_entry_bytes,
-    )
 
 
 async def take_over(
