@@ -30,9 +30,9 @@ from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery import window as recovery_window
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer import appends
-from tallybook.client.writer import driver as writer_driver
 from tallybook.client.writer.actions import ChangeEnsemble
 from tallybook.client.writer.batch_limits import BatchLimits
+from tallybook.client.writer.bookie_link import BookieLink
 from tallybook.client.writer.ensemble_change import EnsembleChanger
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.core.batch import decode_header
@@ -562,7 +562,7 @@ BUGS: Final[dict[str, Bug]] = {
     "silence of what was not sent": Bug(
         "a bookie counts as silent for batches that still wait in the client",
         "L10",
-        [(writer_driver._Link, "owed_since", _owed_from_the_start)],  # noqa: SLF001
+        [(BookieLink, "owed_since", _owed_from_the_start)],
     ),
     **STORAGE_BUGS,
     **ARCHIVE_BUGS,
