@@ -1,4 +1,4 @@
-"""Recognizes errors by which a bookie refuses this client.
+"""Recognizes errors by which a bookie refuses this client, and lists the answers of bookies for messages.
 
 A bookie that refuses a client (wrong role, no valid certificate, another cluster) will go on to refuse it: unlike an
 unavailable bookie, it is not worth waiting for. The user must see the reason rather than "too few bookies".
@@ -6,7 +6,7 @@ unavailable bookie, it is not worth waiting for. The user must see the reason ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tallybook.core.errors import AccessDenied, InvalidConfig, TallybookError, Unauthenticated
@@ -29,3 +29,8 @@ def refusal_of_all(errors: Sequence[TallybookError | None], what: str) -> Tallyb
     if first is None or not all(map(is_refusal, errors)):
         return None
     return type(first)(f"{what}: its bookies refuse this client: {first.message}")
+
+
+def listed(answers: Mapping[str, str]) -> str:
+    """Names with their answers, for a message: ``bookie-1 (EntryAbsent), bookie-2 (BookieUnavailable)``."""
+    return ", ".join(f"{name} ({answer})" for name, answer in answers.items())

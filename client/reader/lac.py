@@ -53,7 +53,7 @@ async def highest_lac(metadata: LedgerMetadata, connections: Connections, busy: 
     lacs = await _reported(metadata, connections, busy, covered)
     if not covered(lacs):
         bookies = metadata.last_fragment.bookies
-        silent = [bookie_id for position, bookie_id in enumerate(bookies) if position not in lacs]
+        silent = ", ".join(bookie_id for position, bookie_id in enumerate(bookies) if position not in lacs)
         raise BookieUnavailable(f"ledger {metadata.ledger_id}: too few bookies report its LAC; no answer from {silent}")
     return max(*lacs.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
 

@@ -32,6 +32,8 @@ from tallybook.core.errors import (
     Unauthenticated,
 )
 
+from ..refusals import listed
+
 _SEVERITY: tuple[type[TallybookError], ...] = (
     NewerFormat,
     EntryCorrupt,
@@ -117,7 +119,7 @@ class ReadAttempt:
 
     def verdict(self) -> TallybookError:
         """The error to raise once every replica has failed."""
-        answers = ", ".join(f"{bookie_id} says {type(error).__name__}" for bookie_id, error in self.errors.items())
+        answers = listed({bookie_id: type(error).__name__ for bookie_id, error in self.errors.items()})
         what = f"ledger {self.ledger_id}, entry {self.entry_id}"
         if self.all_absent and not self.confirmed:
             return EntryAbsent(f"{what} is not there: {answers}")

@@ -38,6 +38,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.ledger.model import LedgerMetadata
 
+from ..refusals import listed
 from .machine import FindLast, Phase, ReadEnd, ReadMember, RecoveryAction, RecoveryMachine
 
 
@@ -69,7 +70,7 @@ class AcceptedLoss:
         found = []
         if self.confirmed > end:
             found.append(f"entries {end + 1} to {self.confirmed} were confirmed and are lost")
-        names = ", ".join(f"{name} ({answer})" for name, answer in sorted(self.unknown.items()))
+        names = listed(dict(sorted(self.unknown.items())))
         after = f"any entry after {max(end, self.confirmed)}" if max(end, self.confirmed) >= 0 else "any entry"
         if names:
             found.append(f"{after} may have been confirmed and is lost then: {names} could not tell")
@@ -153,7 +154,7 @@ class LossyRecoveryMachine(RecoveryMachine):
     def _fail_on(self, silent: Mapping[str, str], what: str) -> list[RecoveryAction]:
         return self._fail(
             RecoveryFailed(
-                f"{self._name}: bookies did not answer {what}: {dict(silent)}; bring them back and try again, or, if "
+                f"{self._name}: bookies did not answer {what}: {listed(silent)}; bring them back and try again, or, if "
                 "they never come back, stop them and name them as lost (--lost BOOKIE) to give up their entries"
             )
         )

@@ -56,7 +56,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, MissedRange
 
-from ..refusals import refusal_of_all
+from ..refusals import listed, refusal_of_all
 from .window import BatchCopy, RecoveryWindow
 
 
@@ -246,8 +246,11 @@ class RecoveryMachine:
         if others and not self._quorum.covered(rest):
             return self._fail(others[0])
         errors = [answer if isinstance(answer, TallybookError) else None for answer in self._fences.values()]
-        failed = RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}")
-        return self._fail(refusal_of_all(errors, self._name) or failed)
+        failed = {
+            self._bookies[at]: type(error).__name__ for at, error in zip(self._fences, errors, strict=True) if error
+        }
+        too_few = RecoveryFailed(f"{self._name}: too few bookies could fence it: {listed(failed)}")
+        return self._fail(refusal_of_all(errors, self._name) or too_few)
 
     # -- reading ----------------------------------------------------------------------
 
@@ -327,9 +330,9 @@ class RecoveryMachine:
     def _unsettled(self) -> list[RecoveryAction]:
         """Fail: no member has a good copy of the entry, and too few say that it is absent."""
         sometimes("recovery: neither a copy nor proof that there is none")
-        kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
+        answers = listed({self._bookies[at]: type(found).__name__ for at, found in self._reads.items()})
         return self._fail(
-            RecoveryFailed(f"{self._name}: entry {self.entry_id} can be neither read nor ruled out: {kinds}")
+            RecoveryFailed(f"{self._name}: entry {self.entry_id} can be neither read nor ruled out: {answers}")
         )
 
     # -- writing back -----------------------------------------------------------------
@@ -498,10 +501,9 @@ class RecoveryMachine:
     def _after_write(self) -> list[RecoveryAction]:
         for copy in self._window.copies.values():
             if not self._enough(copy.good, copy.entry_id):
-                kinds = {self._holder(copy.entry_id, at): type(failure).__name__ for at, failure in copy.failures}
-                return self._fail(
-                    RecoveryFailed(f"{self._name}: entry {copy.entry_id} could not be written back: {kinds}")
-                )
+                failed = {self._holder(copy.entry_id, at): type(failure).__name__ for at, failure in copy.failures}
+                what = f"{self._name}: entry {copy.entry_id} could not be written back: {listed(failed)}"
+                return self._fail(RecoveryFailed(what))
             self._record_missed(copy)
         self._window.clear()
         return self._end() if self._end_found else self._read()
@@ -556,9 +558,6 @@ class RecoveryMachine:
             return []
         self.phase = Phase.FAILED
         return [Failed(error)]
-
-    def _failures(self) -> dict[str, str]:
-        return {self._bookies[at]: type(e).__name__ for at, e in self._fences.items() if isinstance(e, TallybookError)}
 
     @property
     def _name(self) -> str:

@@ -73,7 +73,7 @@ class LedgerService:
                 for stream in streams:
                     await stream.closed()
         except TimeoutError:
-            _log.warning("ledgers left open: recover them", ledger_ids=sorted(self._streams))
+            _log.warning("ledgers left open: recover them", ledger_ids=", ".join(map(str, sorted(self._streams))))
 
     # -- streams ----------------------------------------------------------------------
 

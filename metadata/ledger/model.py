@@ -157,7 +157,8 @@ def _check_fragments(metadata: LedgerMetadata) -> None:
         raise InvalidArgument(f"ledger {metadata.ledger_id}: the first fragment must start at entry 0")
     firsts = [fragment.first_entry_id for fragment in fragments]
     if any(later <= earlier for earlier, later in pairwise(firsts)):
-        raise InvalidArgument(f"ledger {metadata.ledger_id}: first ids of fragments must strictly increase: {firsts}")
+        found = ", ".join(map(str, firsts))
+        raise InvalidArgument(f"ledger {metadata.ledger_id}: first ids of fragments must strictly increase: {found}")
     for fragment in fragments:
         distinct = len(set(fragment.bookies))
         if (
@@ -167,7 +168,7 @@ def _check_fragments(metadata: LedgerMetadata) -> None:
         ):
             raise InvalidArgument(
                 f"ledger {metadata.ledger_id}: the fragment from {fragment.first_entry_id} must name "
-                f"{metadata.quorum.ensemble} different bookies, got {list(fragment.bookies)}"
+                f"{metadata.quorum.ensemble} different bookies, got {', '.join(fragment.bookies)}"
             )
 
 
