@@ -356,7 +356,7 @@ class AccessRules:
                 raise AccessDenied(f"no principal has the token subject {credentials.subject!r}")
             return known.with_identity(credentials.subject, credentials.until_us)
         if not credentials.certificate:
-            raise Unauthenticated("a certificate or a token is wanted")
+            raise Unauthenticated("present a certificate or a token")
         found = min(self._matching(credentials.certificate), key=lambda match: match.number, default=None)
         if found is None:
             raise AccessDenied(f"no principal has a certificate of {_listed(credentials.certificate[:4])}")

@@ -146,7 +146,7 @@ class Authorizer:
                 raise error.with_outcome(unknown) from None
             with caller.recording_denials():
                 if isinstance(error, Unauthenticated):
-                    why = f"the call was ended: {error.message}; call again with valid credentials"
+                    why = f"the call was ended: {error.message}; then call again"
                     raise Unauthenticated(why, outcome=unknown) from None
                 raise AccessDenied(f"the call was ended: {error.message}", outcome=unknown) from None
         return principal

@@ -113,7 +113,7 @@ class Security:
         if presented.certificate:
             raise Unauthenticated("present either a certificate or a token, not both")
         if material.token_keys is None:
-            raise Unauthenticated("this process accepts no tokens: it has no token keys")
+            raise Unauthenticated("this server accepts no tokens, as it has no token-keys.json: present a certificate")
         token = material.token_keys.read(presented.authorization, material.rules.audience)
         return material.rules.principal(Credentials(subject=token.subject, until_us=token.until_us))
 

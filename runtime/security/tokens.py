@@ -29,13 +29,8 @@ _MIN_RSA_BITS: Final = 2048
 _MAX_KEYS: Final = 100
 _SCHEME: Final = "bearer "
 _TIMES: Final = ("exp", "nbf", "iat")
-_REASONS: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
-    (jwt.ExpiredSignatureError, "has expired"),
-    (jwt.ImmatureSignatureError, "is not valid yet"),
-    (jwt.InvalidAudienceError, "is for another audience"),
-    (jwt.MissingRequiredClaimError, "lacks aud, exp or sub"),
-    (jwt.InvalidSignatureError, "is not signed by the key that it names"),
-)
+_MALFORMED: Final = "is malformed: send 'Bearer' and a whole JSON Web Token"
+_MAX_KID_CHARACTERS: Final = 64
 
 
 class Token(NamedTuple):
@@ -87,7 +82,7 @@ class TokenKeys:
             Unauthenticated: there is more than one header, or the token is not valid.
         """
         if len(authorization) > 1:
-            raise Unauthenticated("there are several headers 'authorization'")
+            raise Unauthenticated("there are several headers 'authorization': send one")
         [header] = authorization
         if header[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthenticated("the header 'authorization' must be 'Bearer' and a token")
@@ -96,9 +91,7 @@ class TokenKeys:
             raise Unauthenticated(f"a token must be ASCII of at most {MAX_TOKEN_BYTES} bytes")
         try:
             kid = jwt.get_unverified_header(token).get("kid")
-            key = self._keys.get(kid) if isinstance(kid, str) else None
-            if key is None:
-                raise Unauthenticated("the token names no key that is known to this process")
+            key = self._key_named(kid)
             claims = jwt.decode(
                 token,
                 key.key,
@@ -108,17 +101,46 @@ class TokenKeys:
                 options={"require": ["aud", "exp", "sub"]},
             )
         except OverflowError:
-            raise Unauthenticated("the token is malformed") from None
+            raise Unauthenticated(f"the token {_MALFORMED}") from None
         except jwt.PyJWTError as error:
-            reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "is malformed")
-            raise Unauthenticated(f"the token {reason}") from None
+            raise Unauthenticated(f"the token {_reason(error, audience)}") from None
         subject = claims["sub"]
         if not isinstance(subject, str) or not subject:
-            raise Unauthenticated("the token has no subject")
+            raise Unauthenticated("the token has no subject: its issuer must set 'sub'")
         if any(type(claims.get(name, 0)) not in (int, float) for name in _TIMES):
             # RFC 7519 requires numbers; the library also accepts values that it can convert to one.
-            raise Unauthenticated("the token has a time that is not a number")
+            raise Unauthenticated("the token has a time that is not a number: its issuer must set exp in seconds")
         return Token(subject, (int(claims["exp"]) + LEEWAY_SECONDS) * 1_000_000)
+
+    def _key_named(self, kid: object) -> jwt.PyJWK:
+        if not isinstance(kid, str):
+            raise Unauthenticated("the token names no key: its issuer must set 'kid'")
+        key = self._keys.get(kid)
+        if key is None:
+            raise Unauthenticated(
+                f"the token names the key {kid[:_MAX_KID_CHARACTERS]!r}, which this server does not have: get a new "
+                "token, or give the server the newest token-keys.json"
+            )
+        return key
+
+
+def _reason(error: jwt.PyJWTError, audience: str) -> str:
+    """What is wrong with a token, and what to do. Claims are named only after the signature was verified."""
+    match error:
+        case jwt.ExpiredSignatureError():
+            return "has expired: get a new one"
+        case jwt.ImmatureSignatureError():
+            return "is not valid yet: wait, or compare the clocks of its issuer and of this server"
+        case jwt.InvalidAudienceError():
+            return f"is for another audience: get one for {audience!r}"
+        case jwt.MissingRequiredClaimError():
+            return f"lacks {error.claim!r}: its issuer must set aud, exp and sub"
+        case jwt.InvalidSignatureError():
+            return "is not signed by the key that it names: get a new one, and send it unchanged"
+        case jwt.InvalidAlgorithmError():
+            return "has another algorithm than the key that it names: its issuer must use that of token-keys.json"
+        case _:
+            return _MALFORMED
 
 
 def _key(entry: Any, where: str) -> tuple[str, jwt.PyJWK]:

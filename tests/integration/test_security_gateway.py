@@ -1,9 +1,11 @@
 """A gateway and its HTTP port behind TLS: certificates, tokens, every method, and names of other principals."""
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -11,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tallybook.client.client import Client
@@ -23,7 +27,7 @@ from tallybook.gateway.server import ListenAddresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
 from tallybook.runtime.security import denial_log as refusals
 from tallybook.runtime.security import reauthorization as allowed
-from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.security.authority import SIGNING_KEYS, Authority, Subject
 
 from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, NOT_KNOWN, begun
 from .test_gateway import refused
@@ -230,14 +234,38 @@ def any_request(service: str, name: str) -> Any:
     return {"Create": ledger_pb2.CreateRequest, "List": ledger_pb2.ListRequest}[name]()
 
 
-async def test_a_token_that_has_expired_or_comes_with_a_certificate_does_not_count(gateway):
-    async with gateway() as served:
-        async with served.without() as channel:
+async def test_a_refused_token_is_told_what_is_wrong_with_it_and_what_to_do(gateway, tmp_path):
+    async with gateway() as served, served.without() as channel:
+        signing = json.loads((tmp_path / "authority" / SIGNING_KEYS).read_bytes())["keys"][-1]
+
+        def made(kid: str = signing["kid"], key: Any = None, **claims: object) -> str:
+            now = int(time.time())
+            given = {"sub": "dashboard", "aud": "tallybook", "exp": now + 600}
+            given |= {name: now + value if isinstance(value, int) else value for name, value in claims.items()}
+            by = key or jwt.PyJWK.from_dict(signing).key
+            return jwt.encode(given, by, algorithm="EdDSA", headers={"kid": kid})
+
+        stub, asked = ledgers(channel), ledger_pb2.ListRequest()
+        await stub.List(asked, metadata=(("authorization", f"Bearer {made()}"),))
+        for token, why in {
+            made(exp=-300): "the token has expired: get a new one",
+            made(nbf=300): "the token is not valid yet: wait, or compare the clocks",
+            made(aud="another-cluster"): "the token is for another audience: get one for 'tallybook'",
+            made(sub=""): "the token has no subject: its issuer must set 'sub'",
+            made(kid="dropped"): "the token names the key 'dropped', which this server does not have: get a new token",
+            made(key=Ed25519PrivateKey.generate()): "the token is not signed by the key that it names: get a new one",
+            made()[:20]: "the token is malformed: send 'Bearer' and a whole JSON Web Token",
+        }.items():
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.List(asked, metadata=(("authorization", f"Bearer {token}"),))
+            assert caught.value.code() is NOT_KNOWN
+            assert str(caught.value.details()).startswith(why)
+            assert token not in str(caught.value.details())
+            status, text = await served.http("/metrics", head=f"Authorization: Bearer {token}\r\n")
+            assert (status, why in text) == (401, True)
+        async with served.by_certificate("admin", "root") as certified:
             with refused(NOT_KNOWN, "Unauthenticated"):
-                await ledgers(channel).List(ledger_pb2.ListRequest(), metadata=served.token("dashboard", minutes=-5))
-        async with served.by_certificate("admin", "root") as channel:
-            with refused(NOT_KNOWN, "Unauthenticated"):
-                await ledgers(channel).List(ledger_pb2.ListRequest(), metadata=served.token("dashboard"))
+                await ledgers(certified).List(asked, metadata=served.token("dashboard"))
 
 
 async def test_health_is_served_to_every_connected_client(gateway):
