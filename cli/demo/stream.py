@@ -155,7 +155,7 @@ class StreamAct:
                     signal_process(first, signal.SIGCONT)
                 if said["said"] == "ended":
                     self._view.end_of_rate()
-                    self._view.step(f"producer-2 has ended the stream, which lies in {said['segments']} ledgers")
+                    self._view.step(f"producer-2 has sealed the stream, which lies in {said['segments']} ledgers")
             if await second.wait():
                 raise BookieUnavailable(f"producer-2 {how_it_ended(second.returncode or 0)}")
 

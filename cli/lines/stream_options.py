@@ -44,7 +44,7 @@ OffloadAfter = Annotated[
     typer.Option(
         "--offload-after",
         metavar="TIME",
-        help="Age at which an ended segment may be archived; default: as the offloader's settings say.",
+        help="Age at which a sealed segment may be archived; default: as the offloader's settings say.",
     ),
 ]
 RollBytes = Annotated[

@@ -99,7 +99,7 @@ def test_the_way_from_a_stream_leads_to_the_copies_of_its_records(cli, filled, b
         page = browse(f"{url}#/streams")
         page.get_by_role("link", name=STREAM).click()
         first = rows(page, "Segments").first
-        first.get_by_text("ended").wait_for()
+        first.get_by_text("sealed", exact=True).wait_for()
         ledger = first.get_by_role("link").text_content()
         first.get_by_role("link").click()
         page.get_by_role("heading", name=f"Ledger {ledger}").wait_for()

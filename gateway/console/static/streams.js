@@ -44,7 +44,7 @@ export async function streams(parts, query) {
     ["Records", (row) => (row.unreadable ? "–" : records(row)), "number"],
     ["Largest lag", (row) => (row.unreadable ? "–" : largest(row)), "number"],
     ["Segments", (row) => count(row.segments ?? NaN), "number"],
-    ["Writer", (row) => (row.unreadable ? [pill("unreadable", "bad"), " ", row.unreadable] : row.ended ? pill("ended", "") : row.owner ?? "none"), "name"],
+    ["Writer", (row) => (row.unreadable ? [pill("unreadable", "bad"), " ", row.unreadable] : row.ended ? pill("sealed", "") : row.owner ?? "none"), "name"],
     ["Retention", (row) => (row.unreadable ? "–" : retention(row.policy)), "number"],
     ["Created", (row) => moment(row.created_at), "number"],
   ];
@@ -55,7 +55,7 @@ export async function streams(parts, query) {
       more > 0 && el("span", { class: "quiet" }, `and ${count(more)} more namespaces`)),
       filters(here(namespace), {}, el("label", {}, "Name ", el("input", { name: "search", "data-key": search, type: "search", value: search, size: 24, autocomplete: "off" })))),
     el("section", { class: "card" }, table("Streams", columns, page.streams.map((row) => ({ ...row, key: row.name })), none),
-      el("p", { class: "quiet" }, "Ends and lags are some seconds old. If the end is not known, records are counted up to the last ended segment: ≥.")),
+      el("p", { class: "quiet" }, "Ends and lags are some seconds old. If the end is not known, records are counted up to the last sealed segment: ≥.")),
     el("p", { class: "pages" },
       after !== null && el("a", { href: to({}) }, "First page"),
       page.next !== null && el("a", { href: to({ after: page.next }) }, "Next page")),
@@ -66,11 +66,11 @@ function segments(found) {
   return table("Segments", [
     ["Segment", (row) => String(row.segment)],
     ["Ledger", (row) => el("a", { href: `#/ledgers/${row.ledger_id}` }, id(row.ledger_id))],
-    ["State", (row) => (row.ended_at === null ? pill("open", "good") : pill("ended", ""))],
+    ["State", (row) => (row.ended_at === null ? pill("open", "good") : pill("sealed", ""))],
     ["Up to record", (row) => (row.next_sequence === null ? "–" : count(plus(row.next_sequence, -1))), "number"],
     ["Size", (row) => bytes(row.bytes ?? NaN), "number"],
     ["Made", (row) => moment(row.began_at), "number"],
-    ["Ended", (row) => (row.ended_at === null ? "–" : moment(row.ended_at)), "number"],
+    ["Sealed", (row) => (row.ended_at === null ? "–" : moment(row.ended_at)), "number"],
   ], found.map((row) => ({ ...row, key: row.segment })), "It has no segments yet.");
 }
 
@@ -84,7 +84,7 @@ export async function stream(parts, query) {
   rows.forEach((row) => remember(row.series, Number(row.lag_records ?? NaN)));
   return [
     el("p", { class: "crumbs" }, el("a", { href: `#/streams/${encodeURIComponent(namespace)}` }, "Streams"), ` / ${namespace} /`),
-    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, found.name), found.ended ? pill("ended", "") : pill(found.owner === null ? "no writer" : `written by ${found.owner}`, found.owner === null ? "" : "good")),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, found.name), found.ended ? pill("sealed", "") : pill(found.owner === null ? "no writer" : `written by ${found.owner}`, found.owner === null ? "" : "good")),
     card("Details", facts([
       ["First record", count(found.first_sequence)], ["Next record", count(found.next_sequence)],
       ["Last position", found.last_position], ["Segments", count(found.segments)],
