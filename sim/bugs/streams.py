@@ -112,7 +112,7 @@ def _numbers_skip(right: Any) -> Any:
 
 def _condition_immediately(_right: Any) -> Any:
     async def append_if(self: Any, record: Any, wanted: Any) -> Any:
-        size = self._admissible(record)
+        size = self._admission.admissible(record)
         if self.last_position != wanted:
             raise PositionMismatch("the last record is another one")
         return await (await self._taken(record, size, Outcome.NOT_DONE))

@@ -139,6 +139,8 @@ class RecordFlow:
         """The stream's marks after the last confirmed record."""
         self.last_place = last_place
         """Place of the last confirmed record."""
+        self.closing: TallybookError | None = None
+        """The error of new records while the writer closes, and after."""
         self.error: TallybookError | None = None
         """The error that ended the writer."""
         self.over_quota: QuotaExceeded | None = None

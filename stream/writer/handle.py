@@ -12,28 +12,17 @@ from typing import Any, Final, Self
 
 from tallybook.client.budget import ByteBudget
 from tallybook.core.batch import check_buffer
-from tallybook.core.errors import (
-    Busy,
-    EntryTooLarge,
-    InvalidArgument,
-    Outcome,
-    PositionMismatch,
-    RequestTimeout,
-    StreamClosed,
-    StreamEnded,
-    TallybookError,
-)
+from tallybook.core.errors import Outcome, PositionMismatch, RequestTimeout, StreamClosed, StreamEnded
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon, while_open
 
 from ..position import TAG_CHARS, Position
 from ..records.dedup import DedupWindow
-from ..records.envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, EnvelopeKind
-from ..records.record import ANYTHING, MAX_ATTRIBUTE_BYTES, MAX_RECORD_BYTES, Anything, Outgoing, Payload, size_of
+from ..records.envelope import EnvelopeKind
+from ..records.record import ANYTHING, MAX_ATTRIBUTE_BYTES, Anything, Outgoing, Payload
+from .admission import APPEND_SECONDS, RecordAdmission
 from .pending import COST_BYTES, PendingRecord, positions_of
 from .segments import WriterSegments
 
-APPEND_SECONDS: Final = 30.0
-"""How long an append waits for budget, or a conditional append for earlier ones."""
 CLOSE_SECONDS: Final = 90.0
 """How long a close, or a commit, waits for pending appends; longer than ``RECOVERY_SECONDS`` of a segment."""
 
@@ -62,9 +51,9 @@ class StreamWriter:
         self._release_ownership = release_ownership
         self._budget = budget
         self._lifetime = Lifetime(f"the writer of stream {self.name}", parent=parent, error=StreamClosed)
-        self._closing = self._closed = False
-        self._ending = self._end_marked = False
-        self._one_condition, self._one_share = asyncio.Lock(), asyncio.Lock()
+        self._admission = RecordAdmission(segments, window, budget, self._lifetime)
+        self._closed = self._ending = self._end_marked = False
+        self._one_condition = asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -95,7 +84,7 @@ class StreamWriter:
     @property
     def ended(self) -> bool:
         """Whether the writer is closed, or has lost the stream to another writer."""
-        return self._closing or self._flow.error is not None
+        return self._flow.closing is not None or self._flow.error is not None
 
     def end_at_refusal(self) -> None:
         """End the writer if bookies refuse a record, so that no later one is written without it; ignore quotas."""
@@ -139,19 +128,20 @@ class StreamWriter:
         self._lifetime.check()
         plain = timestamp_ms is None and key is None and dedup_id is None and txid is None
         flow = self._flow
-        if plain and type(payload) is bytes and not self._closing and flow.error is None and flow.over_quota is None:
+        is_open = flow.closing is None and flow.error is None
+        if plain and is_open and type(payload) is bytes and flow.over_quota is None:
             # Fast path: most records are like this, at hundreds of thousands per second.
             size = len(payload)
             if size <= flow.last_entry_bytes - MAX_ATTRIBUTE_BYTES and self._budget.try_take(size + COST_BYTES):
                 return flow.gather(payload, size, None, None, None, None)
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
-        size = self._admissible(record)
-        known = self._known(record.dedup_id)
+        size = self._admission.admissible(record)
+        known = self._admission.known(record.dedup_id)
         if known is not None:
             return known
-        self._check_new(record)
-        self._take_budget_now(size)
-        return self._gather(record, size)
+        self._admission.check_new(record)
+        self._admission.take_now(size + COST_BYTES)
+        return self._admission.gather(record, size)
 
     def take_budget(self, record: Outgoing) -> int:
         """Take budget for ``record``, for a later ``append_admitted``; return the size to pass to it.
@@ -161,10 +151,10 @@ class StreamWriter:
         Raises:
             As ``append_nowait``; ``OutOfOrder`` only for a record without a deduplication id.
         """
-        size = self._admissible(record)
+        size = self._admission.admissible(record)
         if record.dedup_id is None:
             self._flow.check_order(record.txid)
-        self._take_budget_now(size)
+        self._admission.take_now(size + COST_BYTES)
         return size
 
     def append_admitted(self, record: Outgoing, size: int) -> PendingRecord:
@@ -176,17 +166,17 @@ class StreamWriter:
         """
         try:
             if self.ended:
-                raise self._refusal()
-            known = self._known(record.dedup_id)
+                raise self._admission.refusal()
+            known = self._admission.known(record.dedup_id)
             if known is None:
-                self._check_new(record)
+                self._admission.check_new(record)
         except BaseException:
             self._budget.give(size + COST_BYTES)
             raise
         if known is not None:
             self._budget.give(size + COST_BYTES)
             return known
-        return self._gather(record, size)
+        return self._admission.gather(record, size)
 
     def append(
         self,
@@ -221,8 +211,8 @@ class StreamWriter:
         if not isinstance(if_position, Anything):
             with self._lifetime.use():
                 return await self._append_if(record, if_position)
-        size = self._admissible(record)
-        known = self._known(record.dedup_id)
+        size = self._admission.admissible(record)
+        known = self._admission.known(record.dedup_id)
         return await (await self._taken(record, size, Outcome.NOT_DONE) if known is None else known)
 
     async def append_many(self, records: Iterable[Payload | Outgoing]) -> list[Position]:
@@ -248,8 +238,8 @@ class StreamWriter:
         pending: list[PendingRecord] = []
         for each in records:
             record = each if isinstance(each, Outgoing) else Outgoing(each)
-            size = self._admissible(record)
-            known = self._known(record.dedup_id)
+            size = self._admission.admissible(record)
+            known = self._admission.known(record.dedup_id)
             if known is None:
                 known = await self._taken(record, size, Outcome.UNKNOWN if pending else outcome)
             pending.append(known)
@@ -280,22 +270,15 @@ class StreamWriter:
             As ``append_set``; none of the records was sent.
         """
         self._lifetime.check()
-        sizes = [self._admissible(record) for record in records]
+        sizes = [self._admission.admissible(record) for record in records]
         if as_set:
-            total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
-            if total > self._flow.max_entry_bytes - HEADER_BYTES or len(sizes) > MAX_RECORDS:
-                raise EntryTooLarge(f"a set of {len(sizes)} records and {total} bytes does not fit one entry")
+            self._admission.check_fits_together(sizes)
         if not sizes:
             return []
         cost = sum(sizes) + len(sizes) * COST_BYTES
-        await self._take_share(cost)
+        await self._admission.take_share(cost)
         try:
-            known = self._known_set(records) if as_set else []
-            if not known and any(self._known(each.dedup_id) is None for each in records):
-                self._flow.check_quota()
-            self._check_orders(records)
-            ids = [record.dedup_id for record in records if record.dedup_id is not None]
-            self._window.check_space(ids, self._flow.next_sequence)
+            known = self._admission.check_all(records, as_set=as_set)
         except BaseException:
             self._budget.give(cost)
             raise
@@ -311,40 +294,26 @@ class StreamWriter:
 
     def _sent(self, record: Outgoing, size: int, *, same: bool) -> PendingRecord:
         """Append a record whose budget was taken; give it back if the record is a duplicate."""
-        known = self._known(record.dedup_id)
+        known = self._admission.known(record.dedup_id)
         if known is None:
-            return self._gather(record, size, same=same)
+            return self._admission.gather(record, size, same=same)
         self._budget.give(size + COST_BYTES)
-        return known
-
-    def _known_set(self, records: Sequence[Outgoing]) -> list[PendingRecord]:
-        """The pending appends of a set that was appended before; empty if it was not.
-
-        Raises:
-            InvalidArgument: only some of its records were, or it contains an id twice.
-        """
-        ids = [record.dedup_id for record in records if record.dedup_id is not None]
-        if len(ids) != len(set(ids)):
-            raise InvalidArgument("the set contains a deduplication id twice")
-        known = [found for record in records if (found := self._known(record.dedup_id)) is not None]
-        if known and len(known) < len(records):
-            raise InvalidArgument("some records of the set were appended before, and others were not, or have no id")
         return known
 
     async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
         """Gather a record once its budget is taken; checks are repeated after a wait."""
-        self._check_new(record)
+        self._admission.check_new(record)
         if self._budget.try_take(size + COST_BYTES):
-            return self._gather(record, size)
-        await self._take_budget(size + COST_BYTES, outcome)
+            return self._admission.gather(record, size)
+        await self._admission.take(size + COST_BYTES, outcome)
         return self.append_admitted(record, size)
 
     async def _append_if(self, record: Outgoing, wanted: Position | str | None) -> Position:
         expected = Position.parse(wanted) if isinstance(wanted, str) else wanted
         if expected is not None:
             expected.of_stream(self.stream_id)
-        size = self._admissible(record)
-        known = self._known(record.dedup_id)
+        size = self._admission.admissible(record)
+        known = self._admission.known(record.dedup_id)
         if known is not None:
             return await known
         try:
@@ -352,17 +321,17 @@ class StreamWriter:
                 await self._budget.take(size + COST_BYTES)
                 try:
                     await self._all_before(expected)
-                    self._admissible(record)
-                    known = self._known(record.dedup_id)
+                    self._admission.admissible(record)
+                    known = self._admission.known(record.dedup_id)
                     if known is None:
-                        self._check_new(record)
+                        self._admission.check_new(record)
                         self._check_last(expected)
                 except BaseException:
                     self._budget.give(size + COST_BYTES)
                     raise
                 if known is not None:
                     self._budget.give(size + COST_BYTES)
-                pending = known or self._gather(record, size)
+                pending = known or self._admission.gather(record, size)
         except TimeoutError:
             raise RequestTimeout(
                 f"stream {self.name}: earlier appends are not confirmed in time", outcome=Outcome.NOT_DONE
@@ -381,25 +350,7 @@ class StreamWriter:
     @property
     def max_record_bytes(self) -> int:
         """The largest record that can be appended now; it depends on the bookies of the current ensemble."""
-        return min(self._flow.max_entry_bytes - HEADER_BYTES - RECORD_OVERHEAD_BYTES, MAX_RECORD_BYTES)
-
-    # -- steps of an append ------------------------------------------------------------------------------------------
-
-    def _admissible(self, record: Outgoing) -> int:
-        """The size of a record, if it can be appended now. Raises as ``append_nowait``, but does not check new ones."""
-        if self._closing or self._flow.error is not None:
-            raise self._refusal()
-        size = size_of(record)
-        if size > self.max_record_bytes:
-            raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._flow.max_entry_bytes}")
-        return size
-
-    def _check_new(self, record: Outgoing) -> None:
-        """Check a record that is not a duplicate; raises ``QuotaExceeded``, ``OutOfOrder``, or ``Busy`` for its id."""
-        self._flow.check_quota()
-        self._flow.check_order(record.txid)
-        if record.dedup_id is not None:
-            self._window.check_space((record.dedup_id,), self._flow.next_sequence)
+        return self._admission.max_record_bytes
 
     def _check_last(self, expected: Position | None) -> None:
         last = self.last_position
@@ -408,74 +359,6 @@ class StreamWriter:
                 f"stream {self.name} is at {last or 'its beginning'}, not at {expected or 'its beginning'}",
                 position="" if last is None else str(last),
             )
-
-    def _refusal(self, outcome: Outcome = Outcome.NOT_DONE) -> TallybookError:
-        closed = StreamEnded(f"stream {self.name} is being sealed") if self._ending else None
-        ended = self._flow.error or closed or StreamClosed(f"the writer of stream {self.name} is closed")
-        return ended.with_outcome(outcome)
-
-    def _check_orders(self, records: Sequence[Outgoing]) -> None:
-        if all(record.txid is None for record in records):
-            return
-        highest: int | None = None
-        sequence = self._flow.next_sequence
-        for record in records:
-            # Earlier records of this call may push its id out of the window; then it is appended again.
-            if self._known(record.dedup_id, sequence) is not None:
-                continue
-            sequence += 1
-            if record.txid is not None:
-                self._flow.check_order(record.txid, after=highest)
-                highest = record.txid
-
-    def _known(self, dedup_id: bytes | None, sequence: int | None = None) -> PendingRecord | None:
-        """The earlier append with this deduplication id, if it is in the window and did not fail.
-
-        Args:
-            sequence: number that the record would get; by default, the next one.
-        """
-        if dedup_id is None:
-            return None
-        found = self._window.find(dedup_id, self._flow.next_sequence if sequence is None else sequence)
-        return None if found is None or found.refused else found
-
-    def _take_budget_now(self, size: int) -> None:
-        if not self._budget.try_take(size + COST_BYTES):
-            raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
-
-    async def _take_share(self, size: int) -> None:
-        """Take budget within this stream's fair share: otherwise a slow stream would take all of it over time."""
-        if not self._one_share.locked() and self._flow.has_fair_share(size) and self._budget.try_take(size):
-            return
-        try:
-            # In order: otherwise small appends would starve a large one.
-            async with asyncio.timeout(APPEND_SECONDS):
-                with self._lifetime.use(Outcome.NOT_DONE):
-                    async with self._one_share:
-                        await self._flow.wait_for_fair_share(size)
-                        await self._take_budget(size, Outcome.NOT_DONE)
-        except TimeoutError:
-            raise RequestTimeout(f"stream {self.name}: too many bytes are pending", outcome=Outcome.NOT_DONE) from None
-
-    async def _take_budget(self, size: int, outcome: Outcome) -> None:
-        try:
-            async with asyncio.timeout(APPEND_SECONDS):
-                with self._lifetime.use(outcome):
-                    await self._budget.take(size)
-        except TimeoutError:
-            raise RequestTimeout(f"stream {self.name}: max_pending_bytes stayed used up", outcome=outcome) from None
-        if self.ended:
-            self._budget.give(size)
-            raise self._refusal(outcome)
-
-    def _gather(self, record: Outgoing, size: int, *, same: bool = False) -> PendingRecord:
-        payload, time_ms, key, dedup_id, txid = record
-        payload = payload if isinstance(payload, bytes) else bytes(payload)
-        sequence = self._flow.next_sequence
-        pending = self._flow.gather(payload, size, time_ms, key, dedup_id, txid, same=same)
-        if record.dedup_id is not None:
-            self._window.add(record.dedup_id, sequence, pending)
-        return pending
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
@@ -503,15 +386,15 @@ class StreamWriter:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 if not await self._flow.confirmed(self._flow.next_sequence):
-                    raise self._refusal(Outcome.UNKNOWN)
-                if self._closing:
-                    raise self._refusal()
+                    raise self._admission.refusal(Outcome.UNKNOWN)
+                if self._flow.closing is not None:
+                    raise self._admission.refusal()
                 # A mark after the confirmed records carries the last add confirmed to readers.
                 mark = self._flow.mark(EnvelopeKind.KEEP_ALIVE)
                 if not mark.done:
                     await mark.wait()
                 if mark.error is None and not await self._segments.show_full():
-                    raise self._refusal(Outcome.UNKNOWN)
+                    raise self._admission.refusal(Outcome.UNKNOWN)
         except TimeoutError:
             raise RequestTimeout(f"stream {self.name}: appends are still pending") from None
         if mark.error is not None:
@@ -525,9 +408,9 @@ class StreamWriter:
             StreamClosed: the writer was abandoned meanwhile; the stream may have ended.
             As ``close``.
         """
-        if self._closing and not self._ending:
-            raise self._refusal()
-        self._closing = self._ending = True
+        if self._flow.closing is not None and not self._ending:
+            raise self._admission.refusal()
+        self._ending, self._flow.closing = True, StreamEnded(f"stream {self.name} is being sealed")
         await self._settled()
         if not self._end_marked and not self._closed:
             self._end_marked = True
@@ -535,7 +418,7 @@ class StreamWriter:
         await self._finish()
         if not self._segments.head.ended:
             # The writer was abandoned meanwhile.
-            raise self._refusal(Outcome.UNKNOWN)
+            raise self._admission.refusal(Outcome.UNKNOWN)
 
     async def close(self) -> None:
         """Wait for pending appends, and release the stream, so that the next writer need not fence it.
@@ -554,7 +437,7 @@ class StreamWriter:
             await self.end_stream()
             return
         with self._lifetime.use():
-            self._closing = True
+            self._flow.closing = StreamClosed(f"the writer of stream {self.name} is closed")
             await self._finish()
 
     async def _finish(self) -> None:
@@ -564,7 +447,7 @@ class StreamWriter:
         await self._segments.finish()
         self._closed = True
         self._window.clear()
-        self._flow.die(StreamEnded(f"stream {self.name} is sealed") if self._ending else self._refusal())
+        self._flow.die(StreamEnded(f"stream {self.name} is sealed") if self._ending else self._admission.refusal())
         self._flow.raise_refusal()
 
     async def _settled(self) -> None:
@@ -580,10 +463,10 @@ class StreamWriter:
         """Release everything at once. The stream stays as it is; the next writer recovers it."""
         if self._closed:
             return
-        self._closing = self._closed = True
+        self._closed, self._flow.closing = True, StreamClosed(f"the writer of stream {self.name} was abandoned")
         self._window.clear()
         self._segments.abandon()
-        self._flow.die(StreamClosed(f"the writer of stream {self.name} was abandoned"))
+        self._flow.die(self._flow.closing)
         self._lifetime.end(f"the writer of stream {self.name} was abandoned")
         # Release the ownership, so that other processes need not wait for this session to end.
         self._release_ownership()
