@@ -27,6 +27,7 @@ from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 from .catalog.head import Owner
@@ -47,11 +48,17 @@ class StreamSession:
     """The session of this process.
 
     Args:
+        process: the name of this process, shown to others; by default, made from the session's.
+
+    Attributes:
         name: a uuid.
+        process: the name of this process.
     """
 
-    def __init__(self, name: str, updater: RecordUpdater, clock: Clock, tasks: Tasks) -> None:
-        self.name = name
+    def __init__(self, process: str, updater: RecordUpdater, clock: Clock, rng: Rng, tasks: Tasks) -> None:
+        self.name = rng.uuid()
+        self.process = process or self.name[:8]
+        self._rng = rng
         self._updater = updater
         self._clock = clock
         self._tasks = tasks
@@ -71,6 +78,15 @@ class StreamSession:
             if self._renewing is None:
                 await self._beat()
                 self._renewing = self._tasks.spawn(self._renew(), name="session")
+
+    def owner(self) -> Owner:
+        """A new owner: this session, with a token of its own."""
+        return Owner(self._rng.uuid(), self.name, self.process)
+
+    async def begun(self) -> Owner:
+        """A new owner in the session, which it starts if necessary; raises as ``begin``."""
+        await self.begin()
+        return self.owner()
 
     async def end(self) -> None:
         """End the session and delete its record, so that other processes need not wait."""

@@ -10,28 +10,25 @@ async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamS
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from weakref import WeakValueDictionary
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument, NoSuchSubscription, StreamClosed, StreamExists
+from tallybook.core.errors import InvalidArgument, StreamClosed
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.concurrency.async_iterators import PagedListing
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, while_open
 from tallybook.runtime.concurrency.opening import opens
-from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.usage import MetricValue
 
 from .catalog.catalog import StreamCatalog
-from .catalog.head import Head, Owner, begin_rename, set_policy, truncate
+from .catalog.head import Head, set_policy, truncate
 from .catalog.stored_bytes import StoredBytes
-from .catalog.subscription_record import Cursor, Subscription, leave
+from .catalog.subscription_record import Cursor
 from .deliveries import complete_left
 from .info import (
     LagSweep,
@@ -57,21 +54,20 @@ from .namespaces import Namespaces
 from .policy import StreamPolicy
 from .position import TAG_CHARS, Position
 from .reader.handle import StreamReader
-from .reader.reading import Gaps, Slow, StreamReaderContext
+from .reader.reading import Gaps, Slow, StreamContext
 from .reader.seek import Seeker
 from .reader.tails import SharedTails
 from .records.dedup import DedupMemory
-from .releasing import release_soon
+from .releasing import OwnershipReleases
 from .retention.janitor import StreamJanitor
-from .sessions import OwnershipWait, StreamSession
+from .sessions import StreamSession
 from .start import Start
-from .subscription.handle import SubscriptionReader, subscription_lifetime
+from .subscription.handle import SubscriptionReader
 from .subscription.lag import LagMeter
+from .subscription.opening import SubscriptionReaders
 from .subscription.store import SubscriptionRecords
 from .writer.handle import StreamWriter
 from .writer.opening import StreamWriters
-
-_log = logger("streams")
 
 T = TypeVar("T")
 K = TypeVar("K", str, int)
@@ -109,24 +105,14 @@ class StreamStore:
         self._lifetime = Lifetime(
             "the store of streams", parent=client.lifetime, error=StreamClosed, on_end=self._abandon_all
         )
-        self._readers = StreamReaderContext(
+        self._context = context = StreamContext(
             self._catalog, client, self._seeker, tails, self._clock, self._tasks, self._lifetime
         )
-        self._session = StreamSession(self._rng.uuid(), updater, self._clock, self._tasks)
-        self._name = name or self._session.name[:8]
-        self._subscribed: WeakValueDictionary[str, SubscriptionReader] = WeakValueDictionary()
-        """Open subscription readers, by their owner token."""
+        self._session = StreamSession(name, updater, self._clock, self._rng, self._tasks)
         self._load = self._session.load
-        self._writers = StreamWriters(
-            self._catalog,
-            self._namespaces,
-            client,
-            self._tasks,
-            self._lifetime,
-            self._from,
-            self._release_later,
-            self._load,
-        )
+        releases = OwnershipReleases(self._clock, self._rng, self._tasks, self._lifetime)
+        self._writers = StreamWriters(self._namespaces, context, self._session, releases)
+        self._subscribed = SubscriptionReaders(self._subscriptions, context, self._session, releases)
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,8 +150,7 @@ class StreamStore:
 
     def _abandon_all(self) -> None:
         self._writers.abandon()
-        for _, subscribed in sorted(self._subscribed.items()):
-            subscribed.abandon()
+        self._subscribed.abandon()
         self._tasks.stop()
 
     # -- streams -----------------------------------------------------------------------------------------------------
@@ -334,13 +319,7 @@ class StreamStore:
             As ``info``.
         """
         head, wanted = await self._find(name), check_stream_name(new_name)
-        if wanted == name:
-            return info_of(head)
-        with suppress(StreamExists):
-            # An interrupted earlier rename.
-            await self._catalog.finish_renaming(head)
-        head = await self._catalog.change(head.stream_id, partial(begin_rename, name=wanted))
-        return info_of(await self._catalog.finish_renaming(head))
+        return info_of(head if wanted == name else await self._catalog.rename(head, wanted))
 
     @while_open
     async def delete(self, name: str) -> None:
@@ -351,8 +330,7 @@ class StreamStore:
             MetadataUnavailable, BookieUnavailable, ...: the deletion is incomplete, and the stream unusable; repeat the
                 call, or wait for the janitor.
         """
-        check_stream_name(name)
-        await self._janitor.delete(self.namespace, name)
+        await self._janitor.delete(self.namespace, check_stream_name(name))
 
     @while_open
     async def truncate(self, name: str, *, before: Position | str | Start) -> StreamInfo:
@@ -391,8 +369,7 @@ class StreamStore:
             InvalidArgument: these ids exceed the whole memory limit.
             As ``info``.
         """
-        head = await self._find(name)
-        return await self._writer_of(head.stream_id, wait_s, accept_loss=accept_loss)
+        return await self._writers.open((await self._find(name)).stream_id, wait_s, accept_loss=accept_loss)
 
     @opens
     async def writer_by_id(self, stream_id: str, *, wait_s: float | None = None) -> StreamWriter:
@@ -401,20 +378,7 @@ class StreamStore:
         Raises:
             As ``writer``.
         """
-        return await self._writer_of(stream_id, wait_s, accept_loss=False)
-
-    async def _writer_of(self, stream_id: str, wait_s: float | None, *, accept_loss: bool) -> StreamWriter:
-        await self._session.begin()
-        owner = Owner(self._rng.uuid(), self._session.name, self._name)
-        wait = OwnershipWait(self._client.world, wait_s)
-        return await self._writers.open(stream_id, owner, wait.is_free, accept_loss=accept_loss)
-
-    def _from(self, head: Head, sequence: int) -> StreamReader:
-        return self._reader_of(head, Start.sequence(sequence), follow=False, gaps="yield")
-
-    def _release_later(self, what: str, change: Callable[[], Awaitable[object]]) -> None:
-        if not (self._lifetime.ended or self._tasks.closing):
-            self._tasks.spawn(release_soon(what, change, self._clock, self._rng.fork("let go")), name="let go")
+        return await self._writers.open(stream_id, wait_s)
 
     def reader(
         self,
@@ -432,16 +396,8 @@ class StreamStore:
         """
         check_stream_name(name)
         return StreamReader(
-            lambda: self._find(name), start or Start.earliest(), self._readers, follow=follow, gaps=gaps, slow=slow
+            lambda: self._find(name), start or Start.earliest(), self._context, follow=follow, gaps=gaps, slow=slow
         )
-
-    def _reader_of(
-        self, head: Head, start: Start, *, follow: bool, gaps: Gaps, parent: Lifetime | None = None
-    ) -> StreamReader:
-        async def find() -> Head:
-            return await self._catalog.read(head.stream_id, head.name)
-
-        return StreamReader(find, start, self._readers, follow=follow, gaps=gaps, parent=parent)
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -472,33 +428,9 @@ class StreamStore:
         """
         check_subscription(subscription)
         head = await self._find(name)
-        found = await self._made(head, subscription, start or Start.earliest())
-        await self._session.begin()
-        owner = Owner(self._rng.uuid(), self._session.name, self._name)
-        change = partial(self._subscriptions.change, head.stream_id, subscription, partial(leave, owner=owner))
-        release_ownership = partial(self._release_later, f"subscription {subscription}", change)
-        try:
-            found = await self._subscriptions.take(found, owner, OwnershipWait(self._client.world, wait_s))
-        except BaseException:
-            release_ownership()
-            raise
-        lifetime = subscription_lifetime(subscription, self._lifetime)
-        reader = self._reader_of(head, found.cursor.start, follow=follow, gaps=gaps, parent=lifetime)
-        records, clock, tasks = self._subscriptions, self._clock, self._tasks
-        self._subscribed[owner.token] = subscribed = SubscriptionReader(
-            records, self._client, found, owner, head.policy, reader, clock, tasks, release_ownership, lifetime
+        return await self._subscribed.open(
+            head, subscription, start or Start.earliest(), wait_s, follow=follow, gaps=gaps
         )
-        return subscribed
-
-    async def _made(self, head: Head, name: str, start: Start) -> Subscription:
-        """Read the subscription, or create it at ``start``."""
-        try:
-            return await self._subscriptions.read(head.stream_id, name)
-        except NoSuchSubscription:
-            begins = await self._seeker.begin_at(head, start)
-            first = Cursor(Position(*begins.place, tag=head.stream_id[:TAG_CHARS]), after=False)
-            now_ms = self._clock.wall_us() // 1000
-            return await self._subscriptions.create(Subscription(head.stream_id, name, first, now_ms))
 
     def subscriptions(self, name: str, *, after: str = "") -> PagedListing[SubscriptionInfo]:
         """The subscriptions of a stream after ``after``, in order, with their cursors.
@@ -547,11 +479,7 @@ class StreamStore:
         """
         check_subscription(subscription)
         head = await self._find(name)
-        found = await self._subscriptions.read(head.stream_id, subscription)
-        begins = await self._seeker.begin_at(head, start)
-        cursor = Cursor(Position(*begins.place, tag=head.stream_id[:TAG_CHARS]), after=False)
-        owner = Owner(self._rng.uuid(), self._session.name, self._name)
-        found = await self._subscriptions.reset(found, owner, OwnershipWait(self._client.world, None), cursor)
+        found = await self._subscribed.reset(head, subscription, start)
         return SubscriptionInfo(subscription, found.cursor, found.created_at_ms, None)
 
     @while_open
@@ -583,7 +511,7 @@ class StreamStore:
             MetadataUnavailable: the store does not answer; the remaining streams wait for the next pass.
         """
         failed = await self._janitor.run_pass()
-        stores = partial(StreamStore, self._client, name=self._name)
+        stores = partial(StreamStore, self._client, name=self._session.process)
         return failed + await complete_left(self._client, lambda namespace: stores(namespace=namespace))
 
     async def _find(self, name: str) -> Head:

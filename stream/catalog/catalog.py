@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,18 @@ from tallybook.metadata.stream_use import HEADS, head_record
 
 from ..names import CHAPTERS, NAMES, chapter_record, name_record
 from .delivery_record import deliveries_of, staging_sinks
-from .head import Chapter, Head, StreamSegment, fold, folded, forget_former, give_up_renaming, named, rename
+from .head import (
+    Chapter,
+    Head,
+    StreamSegment,
+    begin_rename,
+    fold,
+    folded,
+    forget_former,
+    give_up_renaming,
+    named,
+    rename,
+)
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 
 FORMAT: Final = 1
@@ -225,6 +236,17 @@ class StreamCatalog:
         written = encode_chapter(segments)
         await self._updater.update(chapter_record(head.stream_id, number), lambda _found: written)
         return await self.change(head.stream_id, lambda found: folded(found, number, segments))
+
+    async def rename(self, head: Head, name: str) -> Head:
+        """Rename a stream.
+
+        Raises:
+            As ``StreamStore.rename``.
+        """
+        with suppress(StreamExists):
+            # An interrupted earlier rename.
+            await self.finish_renaming(head)
+        return await self.finish_renaming(await self.change(head.stream_id, partial(begin_rename, name=name)))
 
     async def finish_renaming(self, head: Head) -> Head:
         """Finish a rename that any process began; return the head without a pending rename.

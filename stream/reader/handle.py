@@ -21,7 +21,7 @@ from ..gaps import Gap
 from ..position import Position
 from ..records.envelope import Record
 from ..start import Start
-from .reading import Bookmark, Gaps, ReadStep, Slow, StreamReaderContext, StreamScan
+from .reading import Bookmark, Gaps, ReadStep, Slow, StreamContext, StreamScan
 
 
 class RecordBatches:
@@ -72,7 +72,7 @@ class StreamReader(ItemReader[Record]):
         self,
         find: Callable[[], Awaitable[Head]],
         start: Start,
-        context: StreamReaderContext,
+        context: StreamContext,
         *,
         follow: bool = True,
         gaps: Gaps = "raise",
@@ -215,3 +215,17 @@ class StreamReader(ItemReader[Record]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def reader_of(
+    context: StreamContext,
+    head: Head,
+    start: Start,
+    *,
+    follow: bool,
+    gaps: Gaps = "yield",
+    parent: Lifetime | None = None,
+) -> StreamReader:
+    """A reader of the stream of ``head``, also if it is renamed."""
+    find = partial(context.catalog.read, head.stream_id, head.name)
+    return StreamReader(find, start, context, follow=follow, gaps=gaps, parent=parent)

@@ -52,8 +52,8 @@ MAX_POLLS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class StreamReaderContext:
-    """Catalog, client, tails and clock that a store gives to its readers."""
+class StreamContext:
+    """What a store of streams gives to its readers and writers."""
 
     catalog: StreamCatalog
     client: Client
@@ -113,7 +113,7 @@ class StreamScan:
         self,
         find: Callable[[], Awaitable[Head]],
         start: Start,
-        context: StreamReaderContext,
+        context: StreamContext,
         *,
         follow: bool = True,
         gaps: Gaps = "raise",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from tallybook.client.client import Client
-from tallybook.runtime.concurrency.handle_lifetime import Lifetime
-from tallybook.runtime.tasks import Tasks
-
-from ..catalog.catalog import StreamCatalog
 from ..catalog.head import Head, Owner, release
-from ..load import StreamLoad
 from ..namespaces import Namespaces
-from ..reader.handle import StreamReader
+from ..reader.handle import StreamReader, reader_of
+from ..reader.reading import StreamContext
 from ..records.dedup import DedupMemory
+from ..releasing import OwnershipReleases
+from ..sessions import OwnershipWait, StreamSession
+from ..start import Start
 from .handle import StreamWriter
 from .last_ids import check_ids_fit, read_window
 from .quota import WriterQuota
@@ -31,53 +29,36 @@ class StreamWriters:
     """The writers of one store.
 
     Args:
-        tasks, lifetime: of the store.
-        read_from: reads a stream from a sequence number on, for the ids of its last records.
-        release_later: calls a change in the background, until it succeeds.
+        context, session, releases: of the store.
     """
 
     def __init__(
         self,
-        catalog: StreamCatalog,
         namespaces: Namespaces,
-        client: Client,
-        tasks: Tasks,
-        lifetime: Lifetime,
-        read_from: Callable[[Head, int], StreamReader],
-        release_later: Callable[[str, Callable[[], Awaitable[object]]], None],
-        load: StreamLoad,
+        context: StreamContext,
+        session: StreamSession,
+        releases: OwnershipReleases,
     ) -> None:
-        self._catalog = catalog
         self._namespaces = namespaces
-        self._client = client
-        self._clock = client.world.clock
-        self._tasks = tasks
-        self._lifetime = lifetime
-        self._read_from = read_from
-        self._release_later = release_later
-        self.load = load
+        self._context = context
+        self._catalog, self._client, self._tasks = context.catalog, context.client, context.tasks
+        self._clock = context.clock
+        self._session = session
+        self._releases = releases
+        self.load = session.load
         """Counts the work of writers opened from now on."""
         self.ids: DedupMemory | None = None
         """Bounds the memory for deduplication ids of writers opened from now on."""
         self._writers: Sequence[StreamWriter] = ()
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def open(
-        self,
-        stream_id: str,
-        owner: Owner,
-        free: Callable[[str, Owner | None], Awaitable[bool]],
-        *,
-        accept_loss: bool,
-    ) -> StreamWriter:
-        """Take a stream over for ``owner``, and open its writer.
-
-        Args:
-            free: as for ``take_over``.
+    async def open(self, stream_id: str, wait_s: float | None, *, accept_loss: bool = False) -> StreamWriter:
+        """Take a stream over, and open its writer.
 
         Raises:
             As ``StreamStore.writer``.
         """
+        owner, free = await self._session.begun(), OwnershipWait(self._client.world, wait_s).is_free
         if self.ids is not None:
             head = await self._catalog.read(stream_id)
             await check_ids_fit(head, self.ids, partial(self._read_from, head))
@@ -92,7 +73,7 @@ class StreamWriters:
 
     def _release(self, stream_id: str, owner: Owner) -> None:
         change = partial(self._catalog.change, stream_id, partial(release, owner=owner))
-        self._release_later(f"stream {stream_id}", change)
+        self._releases.later(f"stream {stream_id}", change)
 
     async def _opened(self, head: Head, owner: Owner) -> StreamWriter:
         window = await read_window(head, self.ids, partial(self._read_from, head))
@@ -108,13 +89,16 @@ class StreamWriters:
             window,
             self._client.budget,
             release_ownership=partial(self._release, head.stream_id, owner),
-            parent=self._lifetime,
+            parent=self._context.lifetime,
         )
         self._writers = [*(other for other in self._writers if not other.ended), writer]
         self.load.taken += 1
         if self._sweeping is None:
             self._sweeping = self._tasks.spawn(self._sweep(), name="sweep of writers")
         return writer
+
+    def _read_from(self, head: Head, sequence: int) -> StreamReader:
+        return reader_of(self._context, head, Start.sequence(sequence), follow=False)
 
     async def _sweep(self) -> None:
         """Sweep all writers in one task: segments reach their maximum age also without appends."""
