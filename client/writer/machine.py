@@ -51,10 +51,10 @@ from .actions import (
     WriterAction,
 )
 from .batch_limits import BatchLimits
-from .ensemble.failure_detector import busy_for_too_long, lives, loss_of_quorum, overdue, quorum_lost_at, too_far_behind
+from .ensemble.failure_detector import FailureDetector
 from .ensemble.members import EnsembleChange, EnsemblePosition, MemberState, MissedEntries
 from .outbox import WriterBatch
-from .policy import BUSY_PAUSE_MS, URGENT_SHARE, WriterPolicy
+from .policy import BUSY_PAUSE_MS, WriterPolicy
 
 
 class WriterMachine:
@@ -96,6 +96,7 @@ class WriterMachine:
         self.error: TallybookError | None = None
         self.rules = rules
         self._positions = [EnsemblePosition(bookie, away_since=now, unserved_since=now) for bookie in bookies]
+        self._detector = FailureDetector(self._positions, quorum, rules)
         self._now = now
         self._departed: dict[str, MissedEntries] = {}
         """Entries that replaced bookies missed before their replacement."""
@@ -143,31 +144,13 @@ class WriterMachine:
         return (*ranges, *(entry for member in self._positions for entry in member.missed.of(member.bookie_id)))
 
     @property
-    def has_quorum(self) -> bool:
-        """Whether the connected members that are not doubted can form every ack quorum."""
-        present = [at for at, each in enumerate(self._positions) if each.state is MemberState.UP and not each.doubted]
-        return self.quorum.writable(present)
-
-    @property
     def quorum_lost(self) -> bool:
         """Whether some write set has no ack quorum of serving members, or of connected ones that are not doubted."""
-        return not self.has_quorum or quorum_lost_at(self._positions, self.quorum) is not None
-
-    @property
-    def _away_limit_s(self) -> float:
-        """How long a member may be disconnected before a replacement is searched."""
-        return self.rules.away_timeout_s / (1 if self.has_quorum else URGENT_SHARE)
+        return self._detector.quorum_lost
 
     def wanted(self, now: float) -> tuple[int, ...]:
         """Positions whose bookies have failed and should be replaced. None while a change is in progress."""
-        if not self._may_change:
-            return ()
-        limit_s = self._away_limit_s
-        failed = (at for at, member in enumerate(self._positions) if member.failed(now, limit_s))
-        if self.has_quorum and self.rules.delay_changes:
-            # An absent bookie may come back, a refusing one does not change its mind.
-            return tuple(at for at in failed if self._positions[at].refuses)
-        return tuple(failed)
+        return self._detector.failed(now) if self._may_change else ()
 
     @property
     def largest_unconfirmed_bytes(self) -> int:
@@ -248,7 +231,7 @@ class WriterMachine:
         if member.serving:
             member.away_since = member.unserved_since = now
             member.serving = False
-        elif now - member.away_since >= self._away_limit_s:
+        elif now - member.away_since >= self._detector.away_limit_s:
             member.doubted = True
         return [Reconnect(position)]
 
@@ -352,7 +335,7 @@ class WriterMachine:
 
     def suspects(self, now: float) -> list[tuple[int, int]]:
         """Positions that may have owed an ack for too long, each with the first entry of its oldest batch."""
-        late = [at for at, member in enumerate(self._positions) if overdue(member, self.rules, now)]
+        late = [at for at in range(len(self._positions)) if self._detector.overdue(at, now)]
         return [(at, next(iter(self._positions[at].outbox.unanswered))) for at in late]
 
     def owed_since(self, position: int, first: int, since: float) -> None:
@@ -368,19 +351,17 @@ class WriterMachine:
         for index, member in enumerate(self._positions):
             if member.state is MemberState.DOWN and now - member.away_since >= self.rules.add_timeout_s:
                 actions += self._lose(index)
-            elif member.state is MemberState.UP and overdue(member, self.rules, now):
+            elif member.state is MemberState.UP and self._detector.overdue(index, now):
                 sometimes("writer: a member owes an ack for too long")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
-            elif member.state is MemberState.UP and busy_for_too_long(
-                index, self._positions, self.quorum, self.rules, now
-            ):
+            elif member.state is MemberState.UP and self._detector.busy_for_too_long(index, now):
                 sometimes("writer: a member alone is busy for too long")
                 actions += self._lose(index)
                 actions.append(Rejoin(index))
         self._lose_laggards(actions)
         if not self.sizes.known:
-            self._learn_sizes(actions, quorum=self.has_quorum)
+            self._learn_sizes(actions, quorum=self._detector.has_quorum)
         if self.wanted(now):
             actions.append(ReplacementWanted())
         return actions + self._give_up_without_quorum(now)
@@ -530,7 +511,7 @@ class WriterMachine:
     def _lose_laggards(self, actions: list[WriterAction]) -> None:
         """Give up slow members for which too many bytes are retained."""
         for index in range(len(self._positions)):
-            if too_far_behind(index, self._positions, self.quorum, self.rules, self._now):
+            if self._detector.too_far_behind(index, self._now):
                 sometimes("writer: a member has fallen too far behind")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
@@ -571,21 +552,12 @@ class WriterMachine:
         return actions
 
     def _give_up_without_quorum(self, now: float) -> list[WriterAction]:
-        """Fail once a batch has waited a timeout without an ack quorum; ``hopeful_s`` if members may still ack."""
+        """Fail once a batch has waited too long without an ack quorum."""
         oldest = next(iter(self._unconfirmed.values()), None)
-        lost_at = quorum_lost_at(self._positions, self.quorum)
-        if oldest is None or lost_at is None:
-            return []
-        coming = self._change.positions if self._change is not None else ()
-        hopeful = [at for at, member in enumerate(self._positions) if at in coming or lives(member, self.rules, now)]
-        hope, since = self.quorum.writable(hopeful), oldest.submitted_at
-        limit_s = self.rules.add_timeout_s
-        if self.rules.max_changes and not self.rules.deferred:
-            since = max(since, lost_at)
-            limit_s = self.rules.hopeful_s if hope or self._no_replacement_at < lost_at else limit_s
-        elif hope:
-            return []
-        if now - since < limit_s:
+        joining = self._change.positions if self._change is not None else ()
+        if oldest is None or not self._detector.hopeless(
+            oldest.submitted_at, now, joining=joining, no_replacement_at=self._no_replacement_at
+        ):
             return []
         sometimes("writer: no quorum is left")
-        return self.die(loss_of_quorum(self.ledger_id, self._positions))
+        return self.die(self._detector.loss_of_quorum(self.ledger_id))
