@@ -1,6 +1,6 @@
 """``StreamWriter``, the writing handle of a stream: append records or sets, commit, end the stream, close.
 
-A record passes through this file, ``flow``, ``pending`` and the ledger writer; ``segments`` provides the ledgers.
+A record passes ``admission``, ``flow``, ``pending`` and the ledger writer; ``segments`` provides the ledgers.
 """
 
 from __future__ import annotations
