@@ -118,7 +118,7 @@ class Bookie:
             damaged_batches=len(parts.damage),
             limbo_events=limbo.events,
             limbo_below=MAX_ID if limbo.awaits_registration else limbo.below,
-            scrub_rounds=parts.scrub.rounds,
+            scrub_rounds=parts.scrub.passes,
             uptime_seconds=self._clock.monotonic() - self._began,
             directories=parts.disk_monitor.directories,
         )

@@ -101,7 +101,7 @@ class Offloader:
         """Reset the state of a former term: another offloader may have led since."""
         self._waiting_since.forget()
 
-    async def round(self, *, tidy: bool = False) -> None:
+    async def run_pass(self, *, tidy: bool = False) -> None:
         """Run one pass; with clean-up if it is due, or if ``tidy``.
 
         Raises:

@@ -34,7 +34,7 @@ from .leading import BUSY, LEADER_RECORD
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader
 from .process import CLIENT_SETTINGS, Archive, opened
-from .status_record import STATUS_RECORD, last_round
+from .status_record import STATUS_RECORD, last_pass
 from .survey import LedgerListing
 from .totals import Totals
 
@@ -84,7 +84,7 @@ class OffloadService:
 
     async def lead(self) -> None:
         """Work until cancelled, without serving health and metrics."""
-        await self._leadership.lead(self._rounds)
+        await self._leadership.lead(self._passes)
 
     def metrics(self) -> Metrics:
         """Content of /metrics."""
@@ -107,7 +107,7 @@ class OffloadService:
             ArchiveUnavailable: work is left that was not reached, since several consecutive objects have timed out.
             Any error of a pass.
         """
-        await self._leadership.lead_once(self._rounds_until_done, busy=BUSY)
+        await self._leadership.lead_once(self._passes_until_done, busy=BUSY)
         if left := self._offloader.passed_over:
             raise ArchiveUnavailable(
                 f"{left} ledgers to be released, or objects to be removed, are left: several objects in a row have "
@@ -115,17 +115,17 @@ class OffloadService:
             )
         return self.totals()
 
-    async def _rounds_until_done(self) -> None:
+    async def _passes_until_done(self) -> None:
         done = -1
         while (now := _progress(self._offloader.totals)) != done:
             done = now
-            await self._round(tidy=True)
+            await self._pass(tidy=True)
 
     def totals(self) -> Mapping[str, object]:
         """Work done since the start, and the backlog."""
         return {**asdict(self._offloader.totals), **asdict(self._offloader.backlog)}
 
-    async def _rounds(self) -> None:
+    async def _passes(self) -> None:
         self._leads = True
         try:
             # Another leader may have left much work.
@@ -134,7 +134,7 @@ class OffloadService:
             while True:
                 was_idle, streamed_bytes = idle, self._offloader.streamed_bytes
                 try:
-                    await self._round()
+                    await self._pass()
                 except (PeerError, StorageError, ArchiveDenied) as error:
                     sometimes("offload: a round ends early")
                     # The stores are unavailable, a ledger's metadata is damaged, or credentials expired: the next
@@ -148,14 +148,14 @@ class OffloadService:
         finally:
             self._leads = False
 
-    async def _round(self, *, tidy: bool = False) -> None:
+    async def _pass(self, *, tidy: bool = False) -> None:
         """Run a pass, and write its result into the status record, also after an error.
 
         Raises:
             Exception: any error of the pass.
         """
         try:
-            await self._offloader.round(tidy=tidy)
+            await self._offloader.run_pass(tidy=tidy)
         except Exception as error:
             self._offloader.totals.ended_early(error.message if isinstance(error, TallybookError) else repr(error))
             await self._write_down()
@@ -191,7 +191,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     survey = LedgerListing(archive.metadata)
     await survey.refresh()
     ledgers = list(survey.ledgers.values())
-    last = await last_round(archive.metadata)
+    last = await last_pass(archive.metadata)
     at_ms = last.get("at_ms")
     return {
         "archive": archive.store.url,

@@ -10,7 +10,7 @@ from tallybook.metadata.store import MetadataStore
 STATUS_RECORD: Final = "archive/status"
 
 
-async def last_round(store: MetadataStore) -> dict[str, Any]:
+async def last_pass(store: MetadataStore) -> dict[str, Any]:
     """Totals since its start, and the backlog; empty if there was no pass yet.
 
     Raises:

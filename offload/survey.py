@@ -15,7 +15,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 CONCURRENT_READS: Final = 32
-ROUNDS_UNREAD: Final = 20
+PASSES_UNREAD: Final = 20
 """Passes after which an archived ledger is read again: another offloader may have moved it."""
 
 
@@ -27,7 +27,7 @@ class LedgerListing:
         self._known: dict[int, LedgerMetadata] = {}
         self._unreadable: dict[int, str] = {}
         self._doubtful: set[int] = set()
-        self._round = 0
+        self._pass = 0
 
     @property
     def ledgers(self) -> Mapping[int, LedgerMetadata]:
@@ -66,13 +66,13 @@ class LedgerListing:
             MetadataUnavailable: the store does not answer.
         """
         listed, complete = await self._listed()
-        self._round += 1
-        turn = self._round % ROUNDS_UNREAD
+        self._pass += 1
+        turn = self._pass % PASSES_UNREAD
         again = [
             ledger_id
             for ledger_id in listed
             if everything
-            or ledger_id % ROUNDS_UNREAD == turn
+            or ledger_id % PASSES_UNREAD == turn
             or ledger_id in self._doubtful
             or not _settled(self._known.get(ledger_id))
         ]

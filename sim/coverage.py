@@ -29,7 +29,7 @@ MARKS_OF_MANY_SEEDS: Final = (
     "collector: drops ledgers",
     "compaction: moves batches",
     "reclaimer: removes an entry log",
-    "remains: cuts a removed log",
+    "incremental truncation: cuts a removed log",
     "registration: registered again",
     "registration: lost",
     "fence: of a ledger in limbo",

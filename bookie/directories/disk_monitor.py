@@ -138,12 +138,12 @@ class DiskMonitor:
                     # The next write will report the error.
                     self._spaces.pop(directory, None)
             await self._clock.sleep(POLL_SECONDS)
-            await self.look()
+            await self.poll()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Measure the disks, and pass on what has changed."""
         for directory in self._levels:
-            await self._look_at(directory)
+            await self._poll_directory(directory)
         self._avoid(frozenset(path for path in self._watched.logs if self._levels[path] is DiskLevel.SHORT))
         level, before = self._level(), self._pressure.level
         if level is not before:
@@ -156,7 +156,7 @@ class DiskMonitor:
             )
             self._pressure.set_level(level)
 
-    async def _look_at(self, directory: str) -> None:
+    async def _poll_directory(self, directory: str) -> None:
         space = await self._measure(directory)
         if space is None:
             # The next write will report the error; a directory that was short stays so.

@@ -147,12 +147,12 @@ class GarbageCollector:
         self._paused = False
         self._drop_approved = False
         """Whether the next pass is approved. The approval ends with that pass, also if it fails."""
-        self._round = asyncio.Lock()
+        self._pass_lock = asyncio.Lock()
         self._wanted = requests
-        self._rounds: asyncio.Task[None] | None = None
+        self._passes: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
-        self._looks_again, self._look_due_at = False, clock.monotonic()
+        self._check_again, self._check_due_at = False, clock.monotonic()
         self._change: asyncio.Task[None] | None = None
         self.reclaimer = EntryLogReclaimer(
             held.index,
@@ -168,7 +168,7 @@ class GarbageCollector:
         self._damage = damage
         self.meter = Meter(clock, LONG_SECONDS)
         """Meter of passes."""
-        self.rounds = self.failures = 0
+        self.passes = self.failures = 0
         """Completed and failed passes."""
         self.dropped_ledgers = 0
         self.dropped_copies = 0
@@ -191,7 +191,7 @@ class GarbageCollector:
     def start(self) -> None:
         """Start the background passes, unless the settings disable them."""
         if self._interval_seconds:
-            self._rounds = self._tasks.spawn(self._run(), name="collector", essential=True)
+            self._passes = self._tasks.spawn(self._run(), name="collector", essential=True)
 
     def request(self) -> None:
         """Request a pass now, if passes are enabled."""
@@ -232,22 +232,22 @@ class GarbageCollector:
     def suspect(self, ledger_id: int) -> None:
         """A request means another ledger of this id than is held here: check soon whether the store is behind."""
         if self.check.suspect(ledger_id):
-            self._looks_again = True
+            self._check_again = True
             if self._checking is None or self._checking.done():
                 self._checking = self._tasks.spawn(self._check_suspects(), name="look at the metadata store")
 
     async def _check_suspects(self) -> None:
-        while self._looks_again:
-            await self._clock.sleep(max(0.0, self._look_due_at - self._clock.monotonic()))
-            self._look_due_at = self._clock.monotonic() + SUSPECT_CHECK_SECONDS
-            self._looks_again = False
+        while self._check_again:
+            await self._clock.sleep(max(0.0, self._check_due_at - self._clock.monotonic()))
+            self._check_due_at = self._clock.monotonic() + SUSPECT_CHECK_SECONDS
+            self._check_again = False
             if await self.check.other_suspected():
                 await self._stop_dropping()
 
     async def _stop_dropping(self) -> None:
         """The metadata has another ledger with a held id: drop nothing more in this pass, and record that."""
         self._pause()
-        if (await self.check.look()).paused:
+        if (await self.check.store_age()).paused:
             self._pause()  # also a pass that began meanwhile
 
     def _pause(self) -> None:
@@ -256,7 +256,7 @@ class GarbageCollector:
 
     async def close(self) -> None:
         """Stop the passes, and wait for the change in flight: half of a change would corrupt the storage."""
-        for task in (self._rounds, self._counting, self._checking):
+        for task in (self._passes, self._counting, self._checking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -280,7 +280,7 @@ class GarbageCollector:
             DiskFull: there is no space for the changes; the next pass makes them.
             DiskFailed: the device failed, and the process ends.
         """
-        async with self._round:
+        async with self._pass_lock:
             approved, self._drop_approved = self._drop_approved, False
             before = self.dropped_ledgers
             try:
@@ -289,7 +289,7 @@ class GarbageCollector:
             finally:
                 if approved:
                     self._log_approved(self.dropped_ledgers - before)
-            self.rounds += 1
+            self.passes += 1
             return in_limbo
 
     def _log_approved(self, dropped: int) -> None:
@@ -298,7 +298,7 @@ class GarbageCollector:
         _log.warning("the pass that an operator approved has ended", ledger_count=dropped, left_count=left)
 
     async def _collect(self, *, approved: bool) -> int:
-        store = await self.check.look()
+        store = await self.check.store_age()
         self._paused = store.paused
         if approved and store.paused:
             _log.error("approval to drop ledgers is void", error="nothing is dropped in this pass: see above")
@@ -420,7 +420,7 @@ class GarbageCollector:
         for ledger_id in sorted(ledger_ids):
             if limbo.covers(ledger_id, 0):
                 try:
-                    count += (await self._held.table.look(ledger_id)).limbo
+                    count += (await self._held.table.peek(ledger_id)).limbo
                 except StorageError:
                     count += 1  # its state is unknown, which is what limbo means
         return count
@@ -540,7 +540,7 @@ METRICS: Final = (
         "collector_rounds_total",
         "tallybook_bookie_collector_rounds_total",
         "Garbage collection passes.",
-        lambda collector: collector.rounds,
+        lambda collector: collector.passes,
     )
     .meter(
         "collections",

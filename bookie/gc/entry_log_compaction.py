@@ -119,7 +119,7 @@ class Compaction:
             removed = await self._logs.remove(log_id)
 
         await self._undisturbed(remove())
-        await self._logs.give_back()
+        await self._logs.free_removed()
         return removed
 
     async def _move(self, rows: Sequence[IndexRow]) -> bool:

@@ -166,7 +166,7 @@ class EntryLogReclaimer:
             DiskFailed: the device failed in the middle of a change.
         """
         # Left by a pass that was interrupted.
-        await self._logs.give_back()
+        await self._logs.free_removed()
         bounds = self._bounds()
         self._forget_removed()
         for log_id in self._logs.settled_log_ids:

@@ -35,7 +35,7 @@ from .format import (
     decode_block_header,
     decode_records,
 )
-from .replay import FileWindow, look_at, read_blocks, survey
+from .replay import FileWindow, read_blocks, read_segment_file, survey
 from .segments import segment_file_names
 from .superblock import Superblock
 from .superblock_file import read_superblock
@@ -129,7 +129,7 @@ async def inspect_journal(disk: Disk, directory: str) -> JournalView:
     facts = read.facts
     findings = await survey(disk, directory, facts)
     live = {f"{directory}/{facts.geometry.file_name(segment)}" for segment in facts.expected_segments()}
-    files = [await look_at(disk, f"{directory}/{name}") for name in await segment_file_names(disk, directory)]
+    files = [await read_segment_file(disk, f"{directory}/{name}") for name in await segment_file_names(disk, directory)]
     segments = [SegmentView(file.path, file.size, file.header, file.path in live) for file in files]
     slots = tuple(slot is not None for slot in read.slots)
     return JournalView(directory, facts, slots, tuple(segments), *findings)

@@ -84,7 +84,7 @@ async def survey(disk: Disk, directory: str, facts: Superblock) -> ScanFindings:
     expected = facts.expected_segments()
     if expected:
         files = [
-            await look_at(disk, f"{directory}/{facts.geometry.file_name(slot)}")
+            await read_segment_file(disk, f"{directory}/{facts.geometry.file_name(slot)}")
             for slot in range(facts.geometry.segment_count)
         ]
         for segment in expected:
@@ -124,7 +124,7 @@ async def read_blocks(disk: Disk, facts: Superblock, run: BlockRange) -> AsyncIt
         await file.close()
 
 
-async def look_at(disk: Disk, path: str) -> SegmentFile:
+async def read_segment_file(disk: Disk, path: str) -> SegmentFile:
     """Size and header of one file of the ring.
 
     Raises:

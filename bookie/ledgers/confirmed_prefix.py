@@ -117,7 +117,7 @@ class ConfirmedPrefixes:
             self._known.move_to_end(ledger_id)
             self.hits += 1
             return
-        found = await self._look(ledger_id)
+        found = await self._fetch(ledger_id)
         if entry_id > found.up_to:
             state = "closed" if found.closed else "open, and confirmed only"
             raise Unauthorized(
@@ -131,12 +131,12 @@ class ConfirmedPrefixes:
             Unauthorized: the ledger is open, and a writer or a recovery may still add to this bookie.
             NoSuchLedger, MetadataUnavailable: see ``ConfirmedPrefixLookup``.
         """
-        found = await self._look(ledger_id)
+        found = await self._fetch(ledger_id)
         if not found.is_out_of(bookie_id):
             raise Unauthorized(f"ledger {ledger_id} is not closed: a writer or a recovery may still add to {bookie_id}")
         return found
 
-    async def _look(self, ledger_id: int) -> ConfirmedPrefix:
+    async def _fetch(self, ledger_id: int) -> ConfirmedPrefix:
         self.lookups += 1
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):

@@ -106,7 +106,7 @@ class LedgerTable:
             ledger.users -= 1
             self._rest(ledger)
 
-    async def look(self, ledger_id: int) -> LedgerRow:
+    async def peek(self, ledger_id: int) -> LedgerRow:
         """The current state of a ledger, without bringing it into memory.
 
         Raises:

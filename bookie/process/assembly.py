@@ -337,7 +337,7 @@ def _held_disposition(world: BookieWorld, bookie_id: str, table: LedgerTable, la
 
     async def held_disposition(ledger_id: int) -> LedgerDisposition:
         try:
-            identity: bytes | None = (await table.look(ledger_id)).identity
+            identity: bytes | None = (await table.peek(ledger_id)).identity
         except EntryUnknown:
             identity = None
         except DiskFailed:

@@ -187,7 +187,7 @@ async def _start(
         await journals.close(clean=False)
         raise
     parts = assembly.parts(journals, fail_safe)
-    await parts.disk_monitor.look()
+    await parts.disk_monitor.poll()
     background = [world.tasks.spawn(parts.disk_monitor.run_for_ever(), name="disk watch", essential=True)]
     if settings.scrub.period_s:
         background.append(world.tasks.spawn(parts.scrub.run_for_ever(), name="scrub", essential=True))

@@ -123,7 +123,7 @@ class Inventory:
         while True:
             page = await self._page(after, limit)
             for ledger_id in page:
-                row = await self._table.look(ledger_id)
+                row = await self._table.peek(ledger_id)
                 if not row.deleted:
                     found.append(HeldLedger(ledger_id, row.fenced, row.limbo, row.identity))
             if len(page) < limit:

@@ -115,7 +115,7 @@ class LimboCount:
 
     async def _in_limbo(self, ledger_id: int) -> bool:
         try:
-            return (await self._table.look(ledger_id)).limbo
+            return (await self._table.peek(ledger_id)).limbo
         except StorageError:
             return True  # its state is unknown, which is what limbo means
 

@@ -68,7 +68,7 @@ async def find_places(
     search = _Search(disk, layout, cookie)
     paths = [(kind, path) for kind in KINDS for path in wanted[kind]]
     for kind, path in paths:
-        await search.look(kind, path)
+        await search.examine(kind, path)
     if listed is None:
         listed = places_of([search.places.get(path) or search.unknown(kind, path) for kind, path in paths])
     at = {place.title: place.path for place in search.places.values()}
@@ -101,7 +101,7 @@ class _Search:
         self.places: dict[str, StorageDirectory] = {}
         """Found directories by path."""
 
-    async def look(self, kind: str, path: str) -> None:
+    async def examine(self, kind: str, path: str) -> None:
         """Examine a configured path."""
         if path == self._layout.file(kind):
             if not await why_lost(self._disk, path, self._cookie):

@@ -180,7 +180,7 @@ class StoreCheck:
             )  # fmt: skip
         return counter
 
-    async def look(self) -> StoreAge:
+    async def store_age(self) -> StoreAge:
         """The same for passes of the collector; if the check fails, the result is unknown, not an error."""
         try:
             counter = await self.compare()

@@ -275,12 +275,12 @@ class BookieService:
                 self._refusals,
             )
 
-        async def look() -> Principal:
+        async def authorize() -> Principal:
             found = self._principal(stream)
             server.act_for(found)
             return found
 
-        await run_while_authorized(server.serve(), principal, look, self._clock)
+        await run_while_authorized(server.serve(), principal, authorize, self._clock)
 
     async def _refuse_before_hello(self, stream: MessageStream, error: TallybookError) -> None:
         """Refuse a peer that has not sent its hello."""

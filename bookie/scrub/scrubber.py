@@ -113,8 +113,8 @@ class Scrubber:
         self._give_up_index = give_up_index
         self._measured = measured
         self._notes = True
-        self._round = self._new_round(after=0)
-        self.rounds = 0
+        self._pass = self._new_pass(after=0)
+        self.passes = 0
         """Completed passes."""
         self.failures = 0
         """How often it had to pause after an error."""
@@ -123,14 +123,14 @@ class Scrubber:
     async def run_for_ever(self) -> None:
         """Run passes until cancelled. The first one starts after a delay, so that the bookie can start undisturbed."""
         await self._clock.sleep(self._pause_seconds)
-        is_looked_for_lost = False
+        has_checked_for_lost = False
         while True:
             try:
-                if not is_looked_for_lost:
+                if not has_checked_for_lost:
                     # Damage in a log that no longer exists need not wait for the end of a pass.
                     await self._agree({}, growing=())
-                    is_looked_for_lost = True
-                await self.round()
+                    has_checked_for_lost = True
+                await self.run_pass()
                 await self._rest()
             except TallybookError as error:
                 if is_defect(error):
@@ -138,13 +138,13 @@ class Scrubber:
                 self.failures += 1
                 _log.warning("scrub postponed", error=error.message)
                 # If the last step of a pass keeps failing, the whole pass must not be repeated every minute.
-                late = self._settings.period_s * LATE_AFTER_ERROR if is_looked_for_lost else 0
+                late = self._settings.period_s * LATE_AFTER_ERROR if has_checked_for_lost else 0
                 await self._clock.sleep(max(self._pause_seconds, late))
 
     async def _rest(self) -> None:
         """Wait for the next pass; read logs that are finished meanwhile, since that may take long."""
         # The rest of an interrupted pass had only its part of a period.
-        until = max(self._clock.monotonic(), self._round.ends_at) + self._pause_seconds
+        until = max(self._clock.monotonic(), self._pass.ends_at) + self._pause_seconds
         while (left := until - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(left, self._pause_seconds))
             try:
@@ -157,10 +157,10 @@ class Scrubber:
 
     async def _read_finished(self, until: float) -> None:
         in_part = set[int]()
-        while (log_id := self._round.next_log(now := self._clock.monotonic())) is not None and now < until:
+        while (log_id := self._pass.next_log(now := self._clock.monotonic())) is not None and now < until:
             if not (await self._scrub(log_id)).whole:
                 in_part.add(log_id)
-            self._round.passed(log_id)
+            self._pass.passed(log_id)
         if in_part:
             await self._check_rows_into(in_part)
 
@@ -168,25 +168,25 @@ class Scrubber:
     def _pause_seconds(self) -> float:
         return min(PAUSE_SECONDS, self._settings.period_s / 10)
 
-    async def round(self) -> None:
+    async def run_pass(self) -> None:
         """Run one pass from where the previous one was interrupted; then compare the index.
 
         Raises:
             EntryUnknown: the index cannot be read.
             DiskFailed, DiskFull: the progress cannot be stored.
         """
-        self._round = self._new_round(after=await self._noted())
+        self._pass = self._new_pass(after=await self._noted())
         found: dict[int, int] = {}
-        while (log_id := self._round.next_log(self._clock.monotonic())) is not None:
+        while (log_id := self._pass.next_log(self._clock.monotonic())) is not None:
             found[log_id] = (await self._scrub(log_id)).batches
-            self._round.passed(log_id)
-            await self._note(self._round.passed_up_to)
+            self._pass.passed(log_id)
+            await self._note(self._pass.passed_up_to)
         # Of a growing log, only batches with rows are known to exist: a bookie may take years to fill its last log.
-        await self._agree(found, growing=self._round.growing())
+        await self._agree(found, growing=self._pass.growing())
         await self._note(0)
-        self.rounds += 1
+        self.passes += 1
 
-    def _new_round(self, *, after: int) -> ScrubPass:
+    def _new_pass(self, *, after: int) -> ScrubPass:
         seconds = START_PART * self._settings.period_s - self._pause_seconds
         return ScrubPass(self._logs, self._settings, after=after, now=self._clock.monotonic(), seconds=seconds)
 
@@ -225,11 +225,11 @@ class Scrubber:
         left = float(size)
         while left >= 1:
             began = self._clock.monotonic()
-            rate = self._round.bytes_per_second(began)
+            rate = self._pass.bytes_per_second(began)
             await self._clock.sleep(min(left / rate, STEP_SECONDS))
             left -= rate * (self._clock.monotonic() - began)
         # Only now: until then these bytes count as remaining.
-        self._round.read(size)
+        self._pass.read(size)
 
     async def _read(self, rows: Sequence[IndexRow]) -> tuple[int, int]:
         """Read up to the first unreadable batch; returns the number of batches handled, and their bytes."""
@@ -368,7 +368,7 @@ METRICS: Final = (
         "scrub_rounds_total",
         "tallybook_bookie_scrub_rounds_total",
         "Complete scrub passes.",
-        lambda scrub: scrub.rounds,
+        lambda scrub: scrub.passes,
     )
     .counter(
         "scrubbed_bytes_total",

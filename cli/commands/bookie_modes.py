@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tallybook.client.client import Client
     from tallybook.repair.status.drain import BookieReferences
 
-_LOOK_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 2.0
 _WHY_SECONDS: Final = 20.0
 """Seconds between two searches for why ledgers still name the bookie: each asks bookies for copies."""
 _WHY_WITHIN_SECONDS: Final = 5.0
@@ -144,7 +144,7 @@ async def _drain(metadata: str, bookie_id: str, timeout_s: float | None, *, forc
             while timeout_s is not None and not found.may_be_removed:
                 if clock.monotonic() >= deadline:
                     raise RequestTimeout(f"after {timeout_s:.0f} s {how_far(_as_record(found, why))}")
-                await clock.sleep(_LOOK_SECONDS)
+                await clock.sleep(_POLL_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(deadline - clock.monotonic()):
                         found = await count_references(world.store, world.membership, bookie_id)

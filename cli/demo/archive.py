@@ -24,7 +24,7 @@ COLLECT: Final = ("--set", "collection.interval_ms=500")
 
 _WITHOUT_DELAY: Final = OffloadSettings(max_set_wait_s=0, deletion_lag_s=0)
 _DROP_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], view: DemoOutput, clock: Clock) -> None:
@@ -94,6 +94,6 @@ async def _dropped(cluster: LocalCluster, copies: int, clock: Clock) -> None:
                 return
             if clock.monotonic() > deadline:
                 raise RequestTimeout(f"after {_DROP_SECONDS:.0f} s bookies still keep archived ledgers")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
     finally:
         await workers.close()

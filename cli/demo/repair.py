@@ -32,7 +32,7 @@ from .view import DemoOutput
 _EAGER: Final = RepairSettings(interval_s=1, lease_s=2, check_period_s=0)
 """Settings for an auditor pass every second, so that the demo is short."""
 _TIMEOUT_SECONDS: Final = 180.0
-_LOOK_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 
 
 class RepairAct:
@@ -104,7 +104,7 @@ class RepairAct:
         try:
             self._view.waiting("the repair is at work")
             while await _in_limbo(client, bookie_id):
-                await self._clock.sleep(_LOOK_SECONDS)
+                await self._clock.sleep(_POLL_SECONDS)
         finally:
             running.cancel()
         took = self._clock.monotonic() - began

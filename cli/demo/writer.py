@@ -36,7 +36,7 @@ _SETTINGS: Final = ClientSettings(max_pending_bytes=16 * MIB, away_timeout_ms=1_
 """Client settings that replace a bookie soon, because the demo is short."""
 _REPLACED_SECONDS: Final = 20.0
 """Time-out for the replacement of a bookie."""
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class Reports:
@@ -96,7 +96,7 @@ class _Source:
         while self._writer.metadata.last_fragment.first_entry_id == 0 and not self._writer.ended:
             if self._clock.monotonic() >= deadline:
                 return
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self._clock.sleep(_POLL_SECONDS)
 
 
 async def _write(options: argparse.Namespace) -> None:

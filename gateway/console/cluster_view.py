@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tallybook.client.client import Client
 from tallybook.metadata.store import BookieMode
-from tallybook.offload.status_record import last_round
+from tallybook.offload.status_record import last_pass
 from tallybook.repair.bookie_survey import BookieSurvey
 from tallybook.repair.diagnosis.sampling import ClusterSampler, ProcessSamples, metrics_address
 from tallybook.repair.status.overview import BookieView, ClusterSurvey, LedgerCensus, census, make_overview, survey
@@ -94,7 +94,7 @@ class ClusterView:
     async def _survey(self) -> SurveySnapshot:
         found = await survey(self._client.world, self._bookies)
         auditor = self._auditor.status(found.auditor, self._clock.monotonic(), found.audit_age_s)
-        return SurveySnapshot(found, auditor, await last_round(self._client.world.store))
+        return SurveySnapshot(found, auditor, await last_pass(self._client.world.store))
 
     async def _take_census(self) -> LedgerCensus:
         bookies, age_ms = self._bookies, self._surveys.age_ms()

@@ -26,22 +26,22 @@ class DiagnosisTracker:
     """Keeps recent samples and the last verdict made from two of them."""
 
     def __init__(self) -> None:
-        self._rounds: deque[tuple[float, ProcessSamples]] = deque()
+        self._samples: deque[tuple[float, ProcessSamples]] = deque()
         self._last: tuple[float, dict[str, object]] | None = None
         self._known = asyncio.Event()
 
     def note(self, at: float, found: ProcessSamples) -> None:
         """Add a sample taken at monotonic time ``at`` in seconds."""
-        while self._rounds and at - self._rounds[0][0] > MAX_AGE_SECONDS:
-            self._rounds.popleft()
-        while len(self._rounds) > 1 and at - self._rounds[1][0] >= MIN_INTERVAL_SECONDS:
-            self._rounds.popleft()
-        if self._rounds and at - self._rounds[0][0] >= MIN_INTERVAL_SECONDS:
-            before = self._rounds[0][1]
+        while self._samples and at - self._samples[0][0] > MAX_AGE_SECONDS:
+            self._samples.popleft()
+        while len(self._samples) > 1 and at - self._samples[1][0] >= MIN_INTERVAL_SECONDS:
+            self._samples.popleft()
+        if self._samples and at - self._samples[0][0] >= MIN_INTERVAL_SECONDS:
+            before = self._samples[0][1]
             status = diagnose(before.samples, found.samples, {**before.silent, **found.silent})
             self._last = at, diagnosis_json(status)
             self._known.set()
-        self._rounds.append((at, found))
+        self._samples.append((at, found))
 
     def status(self, now: float, why: str) -> dict[str, object]:
         """The last verdict.

@@ -64,7 +64,7 @@ class DeadSpace:
         for key in unknown[:MAX_READS_PER_PASS]:
             if asked.ended:
                 break
-            await self._look(receipts[key], asked)
+            await self._examine(receipts[key], asked)
         bound = self._settings.compact_dead_percent
         return frozenset(
             key
@@ -72,7 +72,7 @@ class DeadSpace:
             if key in self._held and (self._held[key] - alive[key]) * 100 >= bound * self._held[key] > 0
         )
 
-    async def _look(self, receipt: Receipt, asked: ObjectPass) -> None:
+    async def _examine(self, receipt: Receipt, asked: ObjectPass) -> None:
         try:
             directory = await asked.ask(partial(self._reader.directory, receipt))
         except OBJECT_ERRORS as error:

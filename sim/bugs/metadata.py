@@ -49,11 +49,11 @@ def _not_compared(_right: Any) -> Any:
 
 
 def _never_paused(right: Any) -> Any:
-    async def look(self: StoreCheck) -> StoreAge:
+    async def store_age(self: StoreCheck) -> StoreAge:
         age: StoreAge = await right(self)
         return age._replace(paused=False)
 
-    return look
+    return store_age
 
 
 def _goes_on(_right: Any) -> Any:
@@ -91,7 +91,7 @@ METADATA_BUGS: Final = {
     "pause ignored": Bug(
         "the garbage collector trusts a store that is known to be an older copy",
         "I1 I16",
-        [(StoreCheck, "look", _never_paused), (GarbageCollector, "_pause", _goes_on)],
+        [(StoreCheck, "store_age", _never_paused), (GarbageCollector, "_pause", _goes_on)],
         of_restored=True,
     ),
 }

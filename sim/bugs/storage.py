@@ -115,7 +115,7 @@ def _cut_first(right: Any) -> Any:
         unread = asyncio.Event()
         unread.set()
         file = await self._disk.open(self._directories.path_of(log_id))
-        await UnlinkedFile(file, self.size_of(log_id), self._piece_bytes, unread, self._clock).give_back()
+        await UnlinkedFile(file, self.size_of(log_id), self._piece_bytes, unread, self._clock).truncate_in_steps()
         removed: int = await right(self, log_id)
         return removed
 

@@ -52,12 +52,12 @@ class _WatchedService(OffloadService):
 
     async def run(self) -> None:
         """Run as in production, without HTTP server; with rivals, without asking for the lead."""
-        await (self._rounds() if self._rivals else self.lead())
+        await (self._passes() if self._rivals else self.lead())
 
-    async def _rounds(self) -> None:
+    async def _passes(self) -> None:
         self._on_leading(True)
         try:
-            await super()._rounds()
+            await super()._passes()
         finally:
             self._on_leading(False)
 

@@ -34,7 +34,7 @@ MAX_CONCURRENCY: Final = 8
 END_SECONDS: Final = 60.0
 """Timeout of sealing one stream."""
 
-ROUND_SECONDS: Final = 300.0
+PASS_SECONDS: Final = 300.0
 """How long a pass starts to seal streams; the janitor's other work waits meanwhile."""
 
 RELEASE_SECONDS: Final = 10.0
@@ -80,7 +80,7 @@ class AbandonedStreams:
         A stream that may have a writer after all is skipped. One that cannot be sealed is tried again after another
         grace period, after those that were not tried yet: a pass has limited time.
         """
-        turns, until, left = asyncio.Semaphore(MAX_CONCURRENCY), self._clock.monotonic() + ROUND_SECONDS, 0
+        turns, until, left = asyncio.Semaphore(MAX_CONCURRENCY), self._clock.monotonic() + PASS_SECONDS, 0
 
         async def end(head: Head) -> str | None:
             nonlocal left

@@ -93,7 +93,7 @@ def test_e02_every_entry_is_there_whenever_the_power_is_lost_while_logs_are_copi
 def removes_before_the_index_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def remove(self: Compaction, log_id: int) -> int:
         removed = await self._logs.remove(log_id)
-        await self._logs.give_back()
+        await self._logs.free_removed()
         return removed
 
     monkeypatch.setattr(Compaction, "remove", remove)

@@ -107,7 +107,7 @@ async def live(play: Play, steps: CallSteps, name: str, rounds: int) -> None:
     """The life of one offloader: so many rounds, or until it dies."""
     async with OffloadProcess(play.stage, steps, SETTINGS, name) as process:
         for _ in range(rounds):
-            if not await process.round():
+            if not await process.run_pass():
                 return
             await play.world.clock.sleep(SETTINGS.attempt_ttl_s + 1)
 

@@ -84,7 +84,7 @@ class Store:
         self.logs.rows_are_in()
         await self.logs.remove(log_id)
         self.promises.add(("removed", log_id))
-        await self.logs.give_back()
+        await self.logs.free_removed()
 
     async def rows(self) -> list[IndexRow]:
         """Every row of the index."""

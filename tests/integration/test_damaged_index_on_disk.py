@@ -105,7 +105,7 @@ async def test_a_block_that_cannot_be_read_costs_what_is_in_it_and_stops_nothing
             assert await read(made, ledger_id, LAST) == batch(ledger_id, BATCHES - 1)
         ledger_id, entry_id = min(missing)
         assert await add(made, batch(ledger_id, entry_id // COUNT), repair=True) == EntryUnknown.wire_code
-        await made.bookie._parts.scrub.round()
+        await made.bookie._parts.scrub.run_pass()
         gone = max(set(LEDGERS) - unreadable)
         metadata.dispositions[gone] = LedgerDisposition.RELEASED
         await made.bookie.collect()

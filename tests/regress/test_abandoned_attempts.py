@@ -68,7 +68,7 @@ def offloader(stage: ArchiveStage) -> Offloader:
 async def comes_to_rest(stage: ArchiveStage, client: Client, ledger_ids: list[int]) -> None:
     worker = offloader(stage)
     for _ in range(8):
-        await worker.round()
+        await worker.run_pass()
         await stage.cluster.world.clock.sleep(30)
     found = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]
     assert [metadata.archiving for metadata in found] == [None, None]
@@ -82,7 +82,7 @@ async def comes_to_rest(stage: ArchiveStage, client: Client, ledger_ids: list[in
 async def test_ledgers_whose_merger_died_are_merged_later_and_its_object_goes(cluster, client):
     async with ArchiveStage(cluster, SETTINGS) as stage:
         ledger_ids = await archived_and_announced_again(stage, client)
-        await offloader(stage).round()
+        await offloader(stage).run_pass()
         announced = [(await client.ledger_metadata(ledger_id)).archiving for ledger_id in ledger_ids]
         assert all(announced), "it may be alive"
         await comes_to_rest(stage, client, ledger_ids)

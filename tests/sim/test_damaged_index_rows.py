@@ -102,7 +102,7 @@ def test_damaged_rows_are_found_and_every_copy_comes_back(finder: str, what: str
         assert EntryAbsent.__name__ not in said
         assert (EntryUnknown.__name__ in said) == (finder == "reader")
         if finder == "scrub":
-            await bookie._parts.scrub.round()
+            await bookie._parts.scrub.run_pass()
         assert [each[:2] for each in await bookie.damaged((-1, -1), 100)] == keys
         assert not (await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)).good
 
@@ -151,7 +151,7 @@ def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_w
         lost = (HURT, keys[1].first_entry_id, keys[4].first_entry_id - 1, "unknown")
         assert [lack[:4] for lack in found.lacks] == [lost]
 
-        await bookie._parts.scrub.round()
+        await bookie._parts.scrub.run_pass()
         node.kill(down_seconds=1.0)
         while not node.ready:
             await universe.world.clock.sleep(0.1)

@@ -75,7 +75,7 @@ async def archived(cluster: MemoryCluster, client: Client) -> AsyncIterator[tupl
     store = Hanging(cluster.world.clock, ArchiveUnavailable)
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledgers = [await closed(client, 120) for _ in range(COUNT)]
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         yield store, stage, ledgers
 
 
@@ -118,14 +118,14 @@ async def test_an_orphan_that_hangs_keeps_nothing_else_from_being_removed(
         worker = offloader(stage, SETTINGS)
         for ledger_id in ledgers:
             await client.delete_ledger(ledger_id)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(DELAY_S)
         store.hang, store.asked_for = set(await objects(stage)), set()
-        await worker.round()
+        await worker.run_pass()
         assert MAX_TIMEOUTS <= len(store.asked_for) <= CONCURRENT_READS
         assert worker.totals.objects_removed == 0
         store.hang = set(store.asked_for)
-        await worker.round()
+        await worker.run_pass()
         assert set(await objects(stage)) == store.hang, "those that hang are asked for last"
 
 
@@ -166,17 +166,17 @@ async def test_an_offloader_pass_waits_for_few_hanging_objects_and_the_next_pass
         worker = offloader(stage, SETTINGS)
         await cluster.world.clock.sleep(SETTINGS.deletion_lag_s)
         store.hang = set(await objects(stage))
-        await worker.round()
+        await worker.run_pass()
         assert store.asked == MAX_TIMEOUTS
-        await worker.round()
+        await worker.run_pass()
         assert store.asked == 2 * MAX_TIMEOUTS
         store.hang, store.asked = set(), 0
-        await worker.round()
+        await worker.run_pass()
         assert worker.totals.ledgers_released == COUNT - 2 * MAX_TIMEOUTS
         store.hang = set(await objects(stage))
         for ledger_id in ledgers:
             await client.delete_ledger(ledger_id)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         assert store.asked <= CONCURRENT_READS
         assert len(await objects(stage)) == COUNT
 

@@ -114,7 +114,7 @@ def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: i
             # A sealed object takes more requests, so more attempts fail; after each the next one waits twice as long.
             while clock.monotonic() < (420 if keys is None else 560):
                 try:
-                    await worker.round()
+                    await worker.run_pass()
                 except (ArchiveUnavailable, ObjectDamaged):
                     assert clock.monotonic() < 300
                 for ledger_id, count in written.items():
@@ -137,15 +137,15 @@ def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
         async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
             first = await closed(client, 120)
             worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
-            await worker.round()
+            await worker.run_pass()
             small = [await closed(client, 3) for _ in range(2)]
             keys.rotate(keep=False)
             second = await closed(client, 120)
             worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
             await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
-            await worker.round()
+            await worker.run_pass()
             found = {each: await stage.client.ledger_metadata(each) for each in (first, *small, second)}
             assert [metadata.archived is not None for metadata in found.values()] == [True] * 4
             assert [metadata.copies_released for metadata in found.values()] == [False, True, True, True]
@@ -185,7 +185,7 @@ def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_t
         store = Refusing(cluster.world.clock)
         async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
             worker = offloader(stage, store)
-            await worker.round()
+            await worker.run_pass()
             ledgers = [await client.ledger_metadata(each) for each in (cold_ledger, deleted, other)]
             cold, gone, _ = [found.archived.key for found in ledgers if found.archived]
             store.refused = {cold: refusal, gone: refusal}
@@ -193,7 +193,7 @@ def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_t
             later = await closed(client, 120)
             for _ in range(8):
                 await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-                await worker.round()
+                await worker.run_pass()
             found = [await client.ledger_metadata(each) for each in (cold_ledger, other, later)]
             assert [metadata.copies_released for metadata in found] == [False, True, True]
             assert refusal.message in worker.totals.last_error
@@ -206,7 +206,7 @@ def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_t
             assert (list(catalog.ledgers), set(catalog.damaged)) == ([other, later], {cold})
             store.refused = {}
             await cluster.world.clock.sleep(MAX_RETRY_SECONDS)
-            await worker.round()
+            await worker.run_pass()
             assert (await client.ledger_metadata(cold_ledger)).copies_released
             assert worker.totals.objects_removed == 1
 
@@ -230,7 +230,7 @@ def test_a_set_that_the_store_refuses_keeps_no_other_from_being_written_anew() -
                 await client.delete_ledger(members[1])
             worker = offloader(stage, store)
             await cluster.world.clock.sleep(settings.attempt_ttl_s)
-            await worker.round()
+            await worker.run_pass()
             assert worker.totals.ledgers_moved == 1
 
     play()
@@ -243,7 +243,7 @@ async def test_a_ledger_that_others_keep_changing_is_named_and_keeps_no_other_fr
     busy, other = await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, SETTINGS) as stage:
         worker = offloader(stage, stage.store)
-        await worker.round()
+        await worker.run_pass()
         update = worker._updater.update
 
         async def contended(ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> object:
@@ -253,12 +253,12 @@ async def test_a_ledger_that_others_keep_changing_is_named_and_keeps_no_other_fr
 
         worker._updater.update = contended  # type: ignore[method-assign, assignment]
         await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-        await worker.round()
+        await worker.run_pass()
         assert (await client.ledger_metadata(other)).copies_released
         assert f"ledger {busy}" in worker.totals.last_error
         worker._updater.update = update  # type: ignore[method-assign]
         await cluster.world.clock.sleep(MAX_RETRY_SECONDS)
-        await worker.round()
+        await worker.run_pass()
         assert (await client.ledger_metadata(busy)).copies_released
 
 
@@ -270,7 +270,7 @@ async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_o
     damaged, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, SETTINGS) as stage:
         worker = offloader(stage, stage.store)
-        await worker.round()
+        await worker.run_pass()
         await client.delete_ledger(deleted)
         read = worker._survey._store.read_ledger
 
@@ -283,7 +283,7 @@ async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_o
         later = await closed(client, 120)
         for _ in range(4):
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-            await worker.round()
+            await worker.run_pass()
         assert [(await client.ledger_metadata(each)).copies_released for each in (other, later)] == [True, True]
         assert "cannot be decoded" in worker.totals.last_error
         assert worker.totals.objects_removed == 0
@@ -344,12 +344,12 @@ async def test_expired_keys_end_the_pass_and_cost_nothing(cluster: MemoryCluster
         denied = RandomObjectFaults(cluster.world.rng, clock, {ObjectFault.DENIED: 1.0}, ends_at=60.0)
         worker = offloader(stage, FaultyObjectStore(stage.store, denied, clock))
         with pytest.raises(ArchiveDenied, match="403"):
-            await worker.round()
+            await worker.run_pass()
         assert "403" in worker.totals.last_error
         assert worker.totals.failures > 0
         for _ in range(6):
             await clock.sleep(65)
-            await worker.round()
+            await worker.run_pass()
         await in_order(stage, written)
 
 
@@ -382,11 +382,11 @@ def test_a_ledger_that_is_deleted_at_any_call_stays_deleted_and_its_object_goes(
                 steps = Deleting(at, lambda: client.delete_ledger(deleted))
                 async with OffloadProcess(stage, steps, SETTINGS) as process:
                     for _ in range(6):
-                        await process.round()
+                        await process.run_pass()
                         await cluster.world.clock.sleep(61)
                     calls.extend(steps.calls)
                     for _ in range(3):  # what was deleted late has left a set that is written anew
-                        await process.round()
+                        await process.run_pass()
                         await cluster.world.clock.sleep(61)
                 if at < len(calls):
                     met[calls[at]] += 1

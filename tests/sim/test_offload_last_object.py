@@ -104,7 +104,7 @@ class Play:
         self.ledgers.append(await closed(self.client, 9))
 
     async def tidy(self) -> None:
-        await self.worker.round()
+        await self.worker.run_pass()
 
     async def wait(self) -> None:
         await self.cluster.world.clock.sleep(DELAY_S)
@@ -183,7 +183,7 @@ async def merged(stage: ArchiveStage, client: Client) -> tuple[list[int], str, d
     for ledger_id in ledgers:
         await stage.archive(ledger_id)
     before = {each: copy(stage.cluster.metadata.ledgers[each]) for each in ledgers}
-    await offloader(stage, SETTINGS).round()
+    await offloader(stage, SETTINGS).run_pass()
     (home,) = [key for key in await objects(stage) if key.startswith("sets/")]
     return ledgers, home, before  # type: ignore[return-value]
 
@@ -197,12 +197,12 @@ async def test_metadata_from_before_a_merge_cost_neither_the_merged_object_nor_i
         worker = offloader(stage, SETTINGS)
         for _ in range(3):
             await cluster.world.clock.sleep(DELAY_S)
-            await worker.round()
+            await worker.run_pass()
         assert await objects(stage) == [home], "what was merged is gone"
         cluster.metadata.ledgers.update(before)  # type: ignore[arg-type]
         for _ in range(3):
             worker = offloader(stage, SETTINGS)
-            await worker.round()
+            await worker.run_pass()
             assert "older copy" in worker.totals.last_error
             await cluster.world.clock.sleep(DELAY_S)
         manifest = await read_manifest(stage.store, InlineWorkers())
@@ -219,13 +219,13 @@ async def test_merged_objects_stay_while_the_new_object_is_missing(cluster: Memo
         await stage.store.delete(home)
         before, worker = await objects(stage), offloader(stage, SETTINGS)
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             assert home in worker.totals.last_error or "stay" in worker.totals.last_error
             await cluster.world.clock.sleep(DELAY_S)
         assert await objects(stage) == before
         await stage.store.put(home, kept)
         for _ in range(2):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(DELAY_S)
         assert await objects(stage) == [home], "once it is back, the others go"
 
@@ -241,7 +241,7 @@ def test_an_object_of_a_ledger_whose_id_another_one_has_stays_though_the_manifes
         store = Watched(cluster.world.clock)
         async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
             taken, other = [await closed(client, 9 if shared else 120) for _ in range(2)]
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             held = {key: held for key, held in (await held_in(store)).items() if any(each == taken for each, _ in held)}
             lost, said = await client.ledger_metadata(taken), ""
             cluster.metadata.ledgers.clear()
@@ -261,7 +261,7 @@ def test_an_object_of_a_ledger_whose_id_another_one_has_stays_though_the_manifes
                     await metadata.delete_ledger(other, found.version, found.value.identity)
                     store.deleted.add((other, found.value.identity))
                 worker = offloader(stage, SETTINGS)
-                await worker.round()
+                await worker.run_pass()
                 await cluster.world.clock.sleep(DELAY_S)
                 said = worker.totals.last_error
             assert held.items() <= (await held_in(store)).items()
@@ -280,7 +280,7 @@ def test_an_unreadable_object_stays_although_another_ledger_has_an_id_of_one_in_
         store = Shy(cluster.world.clock)
         async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
             taken = await closed(client, 120)
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             (key,) = await objects(stage)
             whole = await store.read(key, 0, (await store.info(key)).size_bytes)
             lost = await client.ledger_metadata(taken)
@@ -293,7 +293,7 @@ def test_an_unreadable_object_stays_although_another_ledger_has_an_id_of_one_in_
                 store.hang.add(key)
             for _ in range(4):
                 worker = offloader(stage, SETTINGS)
-                await worker.round()
+                await worker.run_pass()
                 await cluster.world.clock.sleep(DELAY_S)
                 assert key in worker.totals.last_error
             manifest = await read_manifest(store, InlineWorkers())
@@ -303,7 +303,7 @@ def test_an_unreadable_object_stays_although_another_ledger_has_an_id_of_one_in_
             store.hang.clear()
             await store.put(key, whole)
             worker = offloader(stage, SETTINGS)
-            await worker.round()
+            await worker.run_pass()
             assert f"do not know ledger {taken}" in worker.totals.last_error, "it says itself whose it is"
             manifest = await read_manifest(store, InlineWorkers())
             assert manifest is not None
@@ -319,10 +319,10 @@ async def test_an_object_that_cannot_be_read_goes_where_its_ledgers_were_deleted
     store = Shy(cluster.world.clock)
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledger_id = await closed(client, 120)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         store.hang = set(await objects(stage))
         await client.delete_ledger(ledger_id)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         manifest = await read_manifest(store, InlineWorkers())
         assert manifest is not None
         assert (manifest.ledgers, set(manifest.dropped)) == ({}, store.hang)
@@ -345,15 +345,15 @@ async def test_an_object_that_no_manifest_has_named_stays_though_its_ledger_goes
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         worker = offloader(stage, SETTINGS)
         await closed(client, 120)
-        await worker.round()
+        await worker.run_pass()
         ledger_id = await closed(client, 120)
         await stage.archive(ledger_id)
         cluster.metadata.ledgers[ledger_id].value = b"damaged"
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(DELAY_S)
         store.remove = ledger_id
-        await worker.round()
+        await worker.run_pass()
         assert ledger_id not in cluster.metadata.ledgers
         assert len(await objects(stage)) == 2
         store.remove = None

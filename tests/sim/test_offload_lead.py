@@ -32,7 +32,7 @@ async def test_a_ledger_closed_between_two_terms_counts_as_waiting_since_then(
         service = OffloadService(place, worker, PATIENT)
 
         async def term() -> None:
-            leading = asyncio.create_task(service._rounds())
+            leading = asyncio.create_task(service._passes())
             await clock.sleep(PATIENT.interval_s + 1)
             leading.cancel()
             with suppress(asyncio.CancelledError):
@@ -59,12 +59,12 @@ async def test_waiting_ledgers_are_reported_in_passes_that_end_early_as_well(
 
     async with ArchiveStage(cluster, PATIENT) as stage:
         worker = opened(stage, tasks).offloader(stage.client, PATIENT)
-        await worker.round()
+        await worker.run_pass()
         await closed(client, 9)
         worker._ready = bucket_is_away
         for waited in (0, 100, 200):
             with pytest.raises(ArchiveUnavailable):
-                await worker.round()
+                await worker.run_pass()
             assert worker.backlog.waiting_ledgers == 1
             assert worker.backlog.oldest_waiting_s == waited
             await clock.sleep(100)

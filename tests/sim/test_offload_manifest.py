@@ -60,11 +60,11 @@ async def merged_and_deleted(stage: ArchiveStage, client: Client) -> dict[int, i
     for ledger_id in (*small, large, gone):
         await stage.archive(ledger_id)
     worker = offloader(stage, SETTINGS)
-    await worker.round()
+    await worker.run_pass()
     assert worker.totals.ledgers_moved == 3
     await client.delete_ledger(small[0])
     await client.delete_ledger(gone)
-    await worker.round()
+    await worker.run_pass()
     assert len(await objects(stage)) == 6, "nothing was removed so far"
     return {small[1]: 9, small[2]: 9, large: 120}
 
@@ -96,10 +96,10 @@ async def test_a_ledger_in_an_object_that_is_lost_or_damaged_is_not_called_absen
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage:
         lost, damaged, deleted = [await closed(client, 120) for _ in range(3)]
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         receipts = [(await client.ledger_metadata(each)).archived for each in (lost, damaged)]
         await client.delete_ledger(deleted)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         keys = [receipt.key for receipt in receipts if receipt is not None]
         await stage.store.delete(keys[0])
         await stage.store.put(keys[1], b"something else")
@@ -147,7 +147,7 @@ async def test_processes_that_run_only_once_remove_orphans(cluster: MemoryCluste
     async with ArchiveStage(cluster, SETTINGS) as stage:
         living = await merged_and_deleted(stage, client)
         await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         assert len(await objects(stage)) == 2
         manifest = await read_manifest(stage.store, InlineWorkers())
         assert manifest is not None
@@ -161,17 +161,17 @@ def test_the_pass_that_writes_a_manifest_anew_removes_nothing(wrong: bytes | Non
         async with ArchiveStage(cluster, SETTINGS) as stage:
             await merged_and_deleted(stage, client)
             worker, before = offloader(stage, SETTINGS), await objects(stage)
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
             if wrong is None:
                 await stage.store.delete(MANIFEST_KEY)
             else:
                 await stage.store.put(MANIFEST_KEY, wrong)
-            await worker.round()
+            await worker.run_pass()
             assert await objects(stage) == before
             assert "nothing is removed in this pass" in worker.totals.last_error
             assert await read_manifest(stage.store, InlineWorkers()) is not None
-            await worker.round()
+            await worker.run_pass()
             assert len(await objects(stage)) == 2
 
     play()
@@ -202,10 +202,10 @@ async def test_the_manifest_is_replaced_only_when_it_changes_and_again_where_ano
         await closed(client, 120)
         worker = offloader(stage, SETTINGS)
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(1)
         assert store.replaced == 1
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         assert store.replaced == 1, "another process finds it as it is to be"
         right = await read_manifest(store, InlineWorkers())
         for wrong in (b"no manifest", None):
@@ -213,7 +213,7 @@ async def test_the_manifest_is_replaced_only_when_it_changes_and_again_where_ano
                 await store.delete(MANIFEST_KEY)
             else:
                 await store.put(MANIFEST_KEY, wrong)
-            await worker.round()
+            await worker.run_pass()
             assert await read_manifest(store, InlineWorkers()) == right
 
 
@@ -225,15 +225,15 @@ async def test_no_object_is_removed_while_the_manifest_cannot_be_written(
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledger_id = await closed(client, 120)
         worker = offloader(stage, SETTINGS)
-        await worker.round()
+        await worker.run_pass()
         store.refuses = True
         await client.delete_ledger(ledger_id)
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
         assert (len(await objects(stage)), "manifest is not written" in worker.totals.last_error) == (1, True)
         store.refuses = False
-        await worker.round()
+        await worker.run_pass()
         assert await objects(stage) == []
 
 
@@ -246,14 +246,14 @@ async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_cat
         before, fresh = await objects(stage), MemoryMetadata(SeededRng(5))
         worker = offloader(stage, SETTINGS, metadata=fresh)
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
         assert await objects(stage) == before
         assert "rebuild-catalog" in worker.totals.last_error
         async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
             assert not rebuilt.problem
         await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
-        await worker.round()
+        await worker.run_pass()
         async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
             assert set(library.ledgers) == set(living)
         assert len(await objects(stage)) == 2
@@ -303,7 +303,7 @@ def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_passes_
             kept, worker = await manifest_bytes(store), offloader(stage, SETTINGS)
             for _ in range(3):
                 with suppress(ArchiveUnavailable):
-                    await worker.round()
+                    await worker.run_pass()
                 assert await manifest_bytes(store) == kept
             assert await objects(stage) == before
 
@@ -317,19 +317,19 @@ async def test_a_manifest_that_the_store_refuses_is_written_anew_only_over_objec
     store = Unread(cluster.world.clock)
     async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
         ledger_id = await closed(client, 120)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         kept, row = await manifest_bytes(store), cluster.metadata.ledgers.pop(ledger_id)
         store.error, store.times = ArchiveDenied("memory: HTTP 403 InvalidObjectState"), 1_000
         worker = offloader(stage, SETTINGS)
         for at in range(3):
-            await worker.round()
+            await worker.run_pass()
             assert (await manifest_bytes(store), worker.totals.rounds) == (kept, at + 1), "it ends no round"
             assert "InvalidObjectState" in worker.totals.last_error
         cluster.metadata.ledgers[ledger_id] = row
         for _ in range(2):
-            await worker.round()
+            await worker.run_pass()
         store.times = 0
-        await worker.round()
+        await worker.run_pass()
         manifest = await read_manifest(store, InlineWorkers())
         assert manifest is not None
         assert list(manifest.ledgers) == [ledger_id]

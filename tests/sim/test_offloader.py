@@ -17,7 +17,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.transactions import Transaction
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.survey import ROUNDS_UNREAD
+from tallybook.offload.survey import PASSES_UNREAD
 from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
@@ -50,13 +50,13 @@ async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster:
     still_open = await written_ledger(client, 200)
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage, EAGER)
-        await worker.round()
+        await worker.run_pass()
         assert (await client.ledger_metadata(large.id)).archived is not None
         assert (await client.ledger_metadata(small.id)).archived is None
         assert worker.backlog.waiting_ledgers == 1
         assert worker.streamed_bytes == (await client.ledger_metadata(large.id)).length
         await cluster.world.clock.sleep(EAGER.max_set_wait_s)
-        await worker.round()
+        await worker.run_pass()
         assert (await client.ledger_metadata(small.id)).archived is not None
         assert (await client.ledger_metadata(still_open.id)).archiving is None
         assert worker.totals.ledgers_archived == 2
@@ -72,7 +72,7 @@ async def test_waiting_ledgers_are_reported_during_the_first_pass(cluster: Memor
     async with ArchiveStage(cluster, EAGER, store=slow) as stage:
         worker = offloader(stage, EAGER)
         assert worker.backlog.waiting_ledgers == 0
-        round_under_way = asyncio.ensure_future(worker.round())
+        round_under_way = asyncio.ensure_future(worker.run_pass())
         await eventually(lambda: worker.streamed_bytes > 0, cluster)
         assert (worker.totals.rounds, worker.backlog.waiting_ledgers) == (0, 2)
         waiting = [(await client.ledger_metadata(ledger.id)).length for ledger in ledgers]
@@ -89,15 +89,15 @@ async def test_copies_are_released_after_the_lag_and_only_if_the_object_still_ex
     kept, lost = await closed(client, 120), await closed(client, 130)
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage, EAGER)
-        await worker.round()
+        await worker.run_pass()
         receipt = (await client.ledger_metadata(lost.id)).archived
         assert receipt is not None
         await cluster.world.clock.sleep(EAGER.deletion_lag_s - 1)
-        await worker.round()
+        await worker.run_pass()
         assert not (await client.ledger_metadata(kept.id)).copies_released
         await stage.store.put(receipt.key, b"something else")
         await cluster.world.clock.sleep(2)
-        await worker.round()
+        await worker.run_pass()
         assert (await client.ledger_metadata(kept.id)).copies_released
         assert not (await client.ledger_metadata(lost.id)).copies_released
         assert receipt.key in worker.totals.last_error
@@ -113,12 +113,12 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
             await stage.archive(ledger.id)
         assert len(await keys(stage)) == 12
         worker = offloader(stage, EAGER)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(EAGER.orphan_delay_s)
         moved = worker.totals.ledgers_moved
-        await worker.round()
+        await worker.run_pass()
         assert len(await keys(stage)) == 3
         assert worker.totals.ledgers_moved == moved == 12, "what is merged is left alone"
         for ledger in ledgers:
@@ -136,18 +136,18 @@ async def test_a_set_most_of_whose_ledgers_were_deleted_is_written_anew_once_wit
         (whole,) = await keys(stage)
         worker = offloader(stage, settings)
         for at in range(5):
-            await worker.round()
+            await worker.run_pass()
             assert (await keys(stage), worker.totals.ledgers_moved) == ([whole], 0), at
             if at == 2:
                 break
             await client.delete_ledger(ledgers[at].id)
         await client.delete_ledger(ledgers[2].id)
         await cluster.world.clock.sleep(settings.attempt_ttl_s)
-        await worker.round()
+        await worker.run_pass()
         assert worker.totals.ledgers_moved == 2
         for _ in range(3):
             await cluster.world.clock.sleep(settings.orphan_delay_s)
-            await worker.round()
+            await worker.run_pass()
         assert worker.totals.ledgers_moved == 2, "what lives is left alone"
         (rewritten,) = await keys(stage)
         assert rewritten != whole
@@ -170,7 +170,7 @@ async def test_a_set_of_which_one_ledger_is_left_gives_its_space_back(cluster: M
         await cluster.world.clock.sleep(settings.attempt_ttl_s)
         worker = offloader(stage, settings)
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(settings.attempt_ttl_s)
         (left,) = await keys(stage)
         assert left.startswith("ledgers/")
@@ -188,7 +188,7 @@ async def test_ledgers_merged_after_their_release_are_not_merged_again(cluster: 
         await stage.release(ledgers[1].id)
         worker = offloader(stage, EAGER)
         for _ in range(3):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(1)
         assert worker.totals.ledgers_moved == 3
         assert worker.totals.objects_written == 1
@@ -199,18 +199,18 @@ async def test_orphans_are_removed_late_and_nothing_else(cluster: MemoryCluster,
     ledger, deleted = await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage, EAGER)
-        await worker.round()
+        await worker.run_pass()
         mine = await keys(stage)
         await stage.store.put("readme.txt", b"somebody else's")
         upload = stage.store.upload(mine[0].replace("ledgers/0", "ledgers/9").replace("parquet", "parquet"))
         await upload.write(b"part")
         await client.delete_ledger(deleted.id)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
-        await worker.round()
+        await worker.run_pass()
         assert len(await keys(stage)) == 3, "it is too young: an attempt might still be waiting for it"
         await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
-        await worker.round()
+        await worker.run_pass()
         left = await keys(stage)
         assert len(left) == 2
         assert "readme.txt" in left
@@ -244,14 +244,14 @@ async def test_the_bucket_is_listed_at_the_start_and_then_at_intervals_until_a_l
         bucket = worker._store = Listed()  # type: ignore[assignment]
         for _ in range(2):
             with pytest.raises(ArchiveUnavailable):
-                await worker.round()
+                await worker.run_pass()
         assert worker.totals.ledgers_archived == 1, "what goes does not wait for it"
         bucket.failing, bucket.times = False, 0
         for _ in range(11):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(30)
         assert bucket.times == 3
-        await worker.round(tidy=True)
+        await worker.run_pass(tidy=True)
         assert bucket.times == 4
 
 
@@ -273,7 +273,7 @@ async def test_an_attempt_to_merge_that_was_cut_off_keeps_neither_its_object_nor
         await stage.store.put(left, b"all that was written before the power was lost")
         worker = offloader(stage, EAGER)
         for _ in range(5):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
         assert len(await keys(stage)) == 1
         assert left not in await keys(stage)
@@ -301,19 +301,19 @@ async def test_passes_without_work_read_hardly_any_ledger(cluster: MemoryCluster
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage, EAGER)
         asked = worker._survey._store = Asked(worker._survey._store)  # type: ignore[assignment]
-        await worker.round()
+        await worker.run_pass()
         assert asked.ledgers_read <= 4 * 10
         asked.ledgers_read = 0
-        for _ in range(ROUNDS_UNREAD // 2):
-            await worker.round()
+        for _ in range(PASSES_UNREAD // 2):
+            await worker.run_pass()
         assert asked.ledgers_read <= 10, "those that wait to be released do not change by themselves either"
         await cluster.world.clock.sleep(EAGER.deletion_lag_s)
-        await worker.round()
-        await worker.round()
+        await worker.run_pass()
+        await worker.run_pass()
         assert worker.backlog.unreleased_ledgers == 0
         asked.ledgers_read = 0
-        for _ in range(ROUNDS_UNREAD):
-            await worker.round()
+        for _ in range(PASSES_UNREAD):
+            await worker.run_pass()
         assert asked.ledgers_read <= 2 * 10, "each of them once in so many rounds, and when it was released"
 
 
@@ -326,7 +326,7 @@ async def test_a_ledger_that_fails_is_tried_again_later_and_later(cluster: Memor
         worker = offloader(stage, EAGER)
         tries = []
         for _ in range(16):
-            await worker.round()
+            await worker.run_pass()
             tries.append(worker.totals.failures)
             await cluster.world.clock.sleep(30)
         assert tries[0] == 1
@@ -384,10 +384,10 @@ async def test_ledgers_of_a_job_that_died_before_its_commit_are_deleted_in_the_e
     async with ArchiveStage(cluster, settings) as stage:
         worker = offloader(stage, settings)
         await cluster.world.clock.sleep(490)
-        await worker.round()
+        await worker.run_pass()
         assert (await client.ledger_metadata(dead.id)).archived is None
         await cluster.world.clock.sleep(20)
-        await worker.round()
+        await worker.run_pass()
         with pytest.raises(NoSuchLedger):
             await client.ledger_metadata(dead.id)
         assert await client.ledger_metadata(kept.id)
@@ -406,9 +406,9 @@ async def test_a_sink_whose_record_cannot_be_understood_keeps_the_bucket_from_no
         worker = offloader(stage, settings)
         await stage.store.put(object_key("0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77", [deleted.id]), b"of nobody")
         await cluster.world.clock.sleep(510)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
-        await worker.round()
+        await worker.run_pass()
         assert (worker.totals.rounds, worker.totals.objects_removed) == (2, 1)
         assert "sinks/sales" in worker.totals.last_error
         assert (await client.ledger_metadata(ledger.id)).closed

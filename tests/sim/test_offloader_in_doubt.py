@@ -47,20 +47,20 @@ async def test_nothing_is_removed_while_the_metadata_are_known_to_be_an_older_co
     record = RestoreRecordStore(world.store, world.clock, world.rng)
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage, EAGER)
-        await worker.round()
+        await worker.run_pass()
         (archived,) = await keys(stage)
         manifest = await read_manifest(stage.store, InlineWorkers())
         del cluster.metadata.ledgers[forgotten.id]
         await record.report("bookie-0", forgotten.id, forgotten.id)
         for _ in range(2):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
         assert await keys(stage) == [archived]
         assert await read_manifest(stage.store, InlineWorkers()) == manifest, "it counts what was forgotten"
         assert "older copy" in worker.totals.last_error
         await record.approve()
         for _ in range(2):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
         assert await keys(stage) == [archived], "the ledger was not deleted"
 
@@ -72,13 +72,13 @@ async def test_an_archived_ledger_beyond_the_id_counter_shows_that_the_metadata_
     await closed(client, 120)
     forgotten, store = await closed(client, 120), client.world.store
     async with ArchiveStage(cluster, EAGER) as stage:
-        await offloader(stage, EAGER).round()
+        await offloader(stage, EAGER).run_pass()
         before, manifest = await keys(stage), await read_manifest(stage.store, InlineWorkers())
         del cluster.metadata.ledgers[forgotten.id]
         cluster.metadata.id_counter = forgotten.id
         worker = offloader(stage, EAGER)
         for _ in range(2):
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
         found = await unapproved_restore(store)
         assert found is not None
@@ -86,7 +86,7 @@ async def test_an_archived_ledger_beyond_the_id_counter_shows_that_the_metadata_
         assert await store.id_counter() > forgotten.id, "its id is not handed out again"
         assert (await keys(stage), await read_manifest(stage.store, InlineWorkers())) == (before, manifest)
         await RestoreRecordStore(store, client.world.clock, client.world.rng).approve()
-        await worker.round()
+        await worker.run_pass()
         assert (await unapproved_restore(store), await keys(stage)) == (None, before), "the ledger was not deleted"
 
 
@@ -98,10 +98,10 @@ def test_a_pass_that_may_know_too_little_removes_nothing(meanwhile: str) -> None
         record = RestoreRecordStore(world.store, world.clock, world.rng)
         async with ArchiveStage(cluster, EAGER) as stage:
             worker, uploads = offloader(stage, EAGER), stage.store.unfinished_uploads
-            await worker.round()
+            await worker.run_pass()
             mine = await keys(stage)
             await client.delete_ledger(ledger.id)
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
             if meanwhile == "found behind":
 
@@ -112,13 +112,13 @@ def test_a_pass_that_may_know_too_little_removes_nothing(meanwhile: str) -> None
                 stage.store.unfinished_uploads = reported  # type: ignore[method-assign]
             else:
                 await stage.store.put(MANIFEST_KEY, b"no manifest")
-            await worker.round()
+            await worker.run_pass()
             assert await keys(stage) == mine
             stage.store.unfinished_uploads = uploads  # type: ignore[method-assign]
             await record.approve()
-            await worker.round()
+            await worker.run_pass()
             await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
-            await worker.round()
+            await worker.run_pass()
             assert await keys(stage) == []
 
     play()
@@ -131,23 +131,23 @@ async def test_an_object_stays_and_counts_while_the_metadata_of_its_ledger_are_m
     ledger, rows = await closed(client, 120), cluster.metadata.ledgers
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage, EAGER)
-        await worker.round()
+        await worker.run_pass()
         (key,) = await keys(stage)
         row = rows.pop(ledger.id)
         for _ in range(2):
             # Another process knows no more than the bucket says.
             worker = offloader(stage, EAGER)
-            await worker.round()
+            await worker.run_pass()
             assert "without a record" in worker.totals.last_error
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
         manifest = await read_manifest(stage.store, InlineWorkers())
         assert (manifest.ledgers, manifest.dropped, await keys(stage)) == ({ledger.id: key}, {}, [key])
         rows[ledger.id] = row
         await client.delete_ledger(ledger.id)
-        await worker.round()
+        await worker.run_pass()
         assert (await read_manifest(stage.store, InlineWorkers())).ledgers == {}
         await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
-        await worker.round()
+        await worker.run_pass()
         assert await keys(stage) == []
 
 
@@ -157,14 +157,14 @@ def test_a_missing_ledger_keeps_its_object_over_many_passes_without_a_manifest(h
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledger, deleted, rows = await closed(client, 120), await closed(client, 120), cluster.metadata.ledgers
         async with ArchiveStage(cluster, EAGER) as stage:
-            await offloader(stage, EAGER).round()
+            await offloader(stage, EAGER).run_pass()
             both = await keys(stage)
             await client.delete_ledger(deleted.id)
             row = rows.pop(ledger.id)
             await lose_manifest(stage, how)
             worker = offloader(stage, EAGER)
             for _ in range(4):
-                await worker.round()
+                await worker.run_pass()
                 assert "rebuild-catalog" in worker.totals.last_error
                 assert f"ledger {ledger.id} of " in worker.totals.last_error
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
@@ -172,7 +172,7 @@ def test_a_missing_ledger_keeps_its_object_over_many_passes_without_a_manifest(h
             assert await keys(stage) == both
             rows[ledger.id] = row
             for _ in range(3):
-                await worker.round()
+                await worker.run_pass()
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
             manifest = await read_manifest(stage.store, InlineWorkers())
             assert manifest is not None
@@ -187,12 +187,12 @@ def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalo
     async def play(cluster: MemoryCluster, client: Client) -> None:
         ledgers = [await closed(client, 120) for _ in range(2)]
         async with ArchiveStage(cluster, EAGER) as stage:
-            await offloader(stage, EAGER).round()
+            await offloader(stage, EAGER).run_pass()
             before, fresh = await keys(stage), MemoryMetadata(SeededRng(5))
             await lose_manifest(stage, how)
             for _ in range(4):
                 worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
-                await worker.round()
+                await worker.run_pass()
                 assert "another cluster's archive" in worker.totals.last_error
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
             assert await keys(stage) == before
@@ -201,7 +201,7 @@ def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalo
             await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
             worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
             for _ in range(3):
-                await worker.round()
+                await worker.run_pass()
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
             manifest = await read_manifest(stage.store, InlineWorkers())
             assert manifest is not None
@@ -216,7 +216,7 @@ async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_wi
 ) -> None:
     ledger, rows = await closed(client, 120), cluster.metadata.ledgers
     async with ArchiveStage(cluster, EAGER) as stage:
-        await offloader(stage, EAGER).round()
+        await offloader(stage, EAGER).run_pass()
         before = await keys(stage)
         del rows[ledger.id]
         cluster.metadata.id_counter = ledger.id
@@ -226,7 +226,7 @@ async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_wi
             await lose_manifest(stage, "damaged")
             for _ in range(3):
                 worker = offloader(stage, EAGER)
-                await worker.round()
+                await worker.run_pass()
                 assert before[0] in worker.totals.last_error
                 await cluster.world.clock.sleep(LONG_ENOUGH_S)
             assert await keys(stage) == before
@@ -238,7 +238,7 @@ async def test_a_manifest_whose_key_is_not_here_is_never_replaced(cluster: Memor
     held, below = InMemoryKeys(), MemoryObjectStore(cluster.world.clock)
     async with ArchiveStage(cluster, EAGER, store=EncryptedStore(below, InlineWorkers(), held)) as stage:
         ledger = await closed(client, 120)
-        await offloader(stage, EAGER).round()
+        await offloader(stage, EAGER).run_pass()
         before = await keys(stage)
         manifest = await read_manifest(stage.store, InlineWorkers())
         del cluster.metadata.ledgers[ledger.id]
@@ -247,7 +247,7 @@ async def test_a_manifest_whose_key_is_not_here_is_never_replaced(cluster: Memor
         sealed, stage.store = stage.store, EncryptedStore(below, InlineWorkers(), without)
         for _ in range(3):
             worker = offloader(stage, EAGER)
-            await worker.round()
+            await worker.run_pass()
             assert "the manifest stays" in worker.totals.last_error
             await cluster.world.clock.sleep(LONG_ENOUGH_S)
         stage.store = sealed

@@ -35,12 +35,12 @@ async def test_nothing_is_kept_in_memory_of_an_object_that_was_removed(cluster: 
             await stage.archive(ledger.id)
             await stage.release(ledger.id)
         worker = offloader(stage, EAGER, reader=ArchiveReader(stage.store, InlineWorkers(), tasks))
-        await worker.round()
+        await worker.run_pass()
         assert len({key for key, _ in stage.reader._index}) == 12, "they were read to be merged"
         await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(EAGER.orphan_delay_s)
-        await worker.round()
+        await worker.run_pass()
         assert worker.totals.objects_removed == 12
         assert {key for key, _ in stage.reader._index} <= set(await keys(stage))
         assert not stage.reader._pages
@@ -56,9 +56,9 @@ async def test_nothing_is_kept_in_memory_of_a_directory_that_is_looked_at_once(
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = opened(stage, tasks).offloader(stage.client, EAGER)
         await cluster.world.clock.sleep(EAGER.max_set_wait_s)
-        await worker.round()
+        await worker.run_pass()
         await cluster.world.clock.sleep(EAGER.deletion_lag_s)
-        await worker.round()
+        await worker.run_pass()
         assert worker.totals.ledgers_released == len(ledgers)
         assert not worker._reader._index
     await tasks.close()

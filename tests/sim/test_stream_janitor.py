@@ -20,8 +20,8 @@ from tallybook.stream.retention.abandoned_writers import (
     END_SECONDS,
     MAX_CONCURRENCY,
     OPEN_GRACE_SECONDS,
+    PASS_SECONDS,
     RELEASE_SECONDS,
-    ROUND_SECONDS,
 )
 from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
@@ -155,7 +155,7 @@ async def test_streams_that_cannot_be_ended_hold_up_no_pass_for_long_and_others_
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stores(cluster, 2) as (keeper, killed):
-        count = MAX_CONCURRENCY * (int(ROUND_SECONDS / END_SECONDS) + 2)
+        count = MAX_CONCURRENCY * (int(PASS_SECONDS / END_SECONDS) + 2)
         for number in range(count):
             await keeper.create(f"s{number}", retention="300s", roll_after="10h")
             await (await killed.writer(f"s{number}")).append(b"one")
@@ -178,7 +178,7 @@ async def test_streams_that_cannot_be_ended_hold_up_no_pass_for_long_and_others_
             if len(set(tried)) == count:
                 break
         assert len(set(tried)) == count
-        assert ROUND_SECONDS <= longest <= ROUND_SECONDS + END_SECONDS + RELEASE_SECONDS + 10
+        assert PASS_SECONDS <= longest <= PASS_SECONDS + END_SECONDS + RELEASE_SECONDS + 10
 
 
 @scenario(deadline_seconds=2000)

@@ -63,7 +63,7 @@ async def test_streams_deleted_since_the_last_copy_stay_deleted_on_a_living_clus
             await written(streams, name, subscription="sub")
         await others.create_namespace()
         await written(others, "a")
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         await streams.delete("deleted")
         await streams.delete("reused")
         await streams.create("reused")
@@ -90,7 +90,7 @@ async def test_a_deletion_in_another_cluster_says_nothing_of_the_ledgers_of_the_
         async with one_stream(client) as streams:
             writer = await streams.writer("s")
             await writer.append(b"never archived")
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             await writer.close()
         fresh = MemoryCluster(cluster.world, bookies=3)
         await fresh.start()
@@ -112,13 +112,13 @@ async def test_a_namespace_comes_back_only_where_a_stream_of_it_does(cluster: Me
             async with StreamStore(client, namespace=namespace) as streams:
                 await streams.create_namespace()
                 await written(streams, "a")
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         for namespace in ("deleted", "empty"):
             async with StreamStore(client, namespace=namespace) as streams:
                 await streams.delete("a")
                 if namespace == "deleted":
                     await streams.delete_namespace()
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         fresh = MemoryCluster(cluster.world, bookies=3)
         await fresh.start()
         found = await rebuilt(stage, fresh, own=False)
@@ -138,14 +138,14 @@ def test_a_subscription_at_rest_comes_back_with_its_stream_unless_it_was_deleted
             [billing] = [each.cursor async for each in streams.subscriptions("s")]
             async with await streams.subscribe("s", "deleted before"):
                 pass
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             await streams.unsubscribe("s", "deleted before")
             await streams.unsubscribe("t", "x")
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             await cluster.world.clock.sleep(1)
             await lose(cluster, "stream-")
             if copied:
-                await offloader(stage, SETTINGS).round()
+                await offloader(stage, SETTINGS).run_pass()
             found = await rebuilt(stage, cluster)
             assert [name async for name in streams.list()] == ["s", "t"]
             assert await subscriptions(streams, "s") == ["billing"]
@@ -164,9 +164,9 @@ async def test_a_subscription_of_a_stream_that_came_back_comes_back_in_the_next_
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
         await written(streams, "s", subscription="billing")
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         await lose(cluster)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         await rebuilt(stage, cluster)
         await lose(cluster, "stream-subscriptions/")
         await rebuilt(stage, cluster)
@@ -179,7 +179,7 @@ async def test_a_record_of_which_it_is_not_known_whether_it_was_deleted_is_named
 ) -> None:
     async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
         await streams.create("empty")
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         await lose(cluster)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         assert "stream-names/default/empty" in [each.name for each in await rebuilt(stage, cluster) if each.deleted]

@@ -80,7 +80,7 @@ async def test_a_stream_comes_back_with_its_policy_its_archived_records_and_its_
                 await billing.advance(positions[4])
             written = await streams.writer("sales/eu")
             await written.append(b"never archived")
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             await written.close()
         async with another(cluster) as fresh:
             records = await restored(stage, fresh)
@@ -104,7 +104,7 @@ async def test_a_stream_of_which_nothing_was_archived_comes_back_empty(cluster: 
         async with one_stream(client) as streams:
             writer = await streams.writer("s")
             await writer.append(b"never archived")
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             await writer.close()
         async with another(cluster) as fresh:
             await restored(stage, fresh)
@@ -134,7 +134,7 @@ async def test_a_record_that_cannot_be_understood_is_named_and_keeps_no_other_fr
 
 
 async def copied(stage: ArchiveStage) -> RecordsCopy:
-    await offloader(stage, SETTINGS).round()
+    await offloader(stage, SETTINGS).run_pass()
     return await read_records(stage.store, InlineWorkers())
 
 
@@ -218,7 +218,7 @@ async def test_segments_that_were_archived_after_the_last_copy_are_listed_again_
                 async with await streams.writer("sales") as writer:
                     await writer.append_many(lines(10, 10 * at))
                 if at != 2:
-                    await rarely.round()
+                    await rarely.run_pass()
             numbers = [each.number async for each in streams.segments("sales")]
         async with another(cluster) as fresh:
             records = await restored(stage, fresh)
@@ -254,7 +254,7 @@ async def two_rounds(stage: ArchiveStage, client: Client, *, between: int = 5, i
         copy = await copied(stage)
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(in_all - between, between))
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
     return copy
 
 
@@ -354,7 +354,7 @@ async def test_a_segment_of_the_copy_whose_object_comes_back_later_is_listed_aga
             await writer.append_many(lines(5, 5))
             copy = await copied(stage)
             await writer.close()
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
         last = max([ledger_id async for ledger_id in client.list_ledgers()])
         async with another(cluster) as fresh:
             with cold(stage, await objects_of(stage, last)):
@@ -398,7 +398,7 @@ async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_
             await streams.create("sales")
             async with await streams.writer("sales") as writer:
                 await writer.append_many(lines(20))
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         before = await read_records(stage.store, InlineWorkers())
         async with another(cluster) as fresh:
             fresh.metadata.cluster_id = "another"
@@ -409,12 +409,12 @@ async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_
             async for rebuilt in rebuild_catalog(stage.store, store, InlineWorkers()):
                 assert rebuilt.ledger_ids
             worker = offloader(stage, SETTINGS, metadata=fresh.metadata)
-            await worker.round()
+            await worker.run_pass()
             assert "is the archive of cluster" in worker.totals.last_error
             assert await read_records(stage.store, InlineWorkers()) == before
             await restored(stage, fresh)
             await claim_bucket(stage.store, store, InlineWorkers())
-            await worker.round()
+            await worker.run_pass()
             assert len((await read_records(stage.store, InlineWorkers())).records) > len(before.records)
             async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
                 assert [name async for name in streams.list()] == ["new", "sales"]
@@ -425,7 +425,7 @@ async def test_the_bucket_of_another_cluster_is_taken_only_on_request(cluster: M
     async with ArchiveStage(cluster, SETTINGS) as stage:
         mine, fresh = client.world.store, MemoryMetadata(SeededRng(7)).client().store
         await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
-        await offloader(stage, SETTINGS).round()
+        await offloader(stage, SETTINGS).run_pass()
         await check_owner(stage.store, mine, InlineWorkers(), take_over=False)
         with pytest.raises(Conflict, match="--take-over"):
             await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
@@ -441,7 +441,7 @@ def test_a_stream_whose_name_another_one_has_by_now_comes_back_under_another_nam
                 await streams.create("sales")
                 async with await streams.writer("sales") as writer:
                     await writer.append_many(lines(5))
-            await offloader(stage, SETTINGS).round()
+            await offloader(stage, SETTINGS).run_pass()
             async with another(cluster) as fresh:
                 fresh.client(SMALL)  # another seed for the next one
                 fresh.metadata.id_counter = 0 if taken == "name and ids" else 100

@@ -2,7 +2,7 @@
 
     steps = CallSteps(at=17, wrong=StepFault.DIES)
     async with OffloadProcess(stage, steps, settings) as process:
-        await process.round()
+        await process.run_pass()
 
 Calls are counted from 1, in the order in which they begin. A process that dies at a call gets no more answers: this
 call and all later ones are cancelled and have no effect. To die after a call, die at the next one.
@@ -223,9 +223,9 @@ class OffloadProcess:
         await self._client.close()
         await self._tasks.close()
 
-    async def round(self) -> bool:
+    async def run_pass(self) -> bool:
         """Do one pass as the service does; store errors end it early. Return whether the process lives."""
-        task = self._tasks.spawn(self.offloader.round(), name="round")
+        task = self._tasks.spawn(self.offloader.run_pass(), name="round")
         await asyncio.wait([task])
         if task.cancelled():
             return False

@@ -37,11 +37,11 @@ async def test_an_offloader_that_ran_without_keys_stops_before_its_next_pass_onc
         opened(client, place["url"], settle=True) as without,
     ):
         offloader = without.offloader(client, OffloadSettings())
-        await offloader.round()
+        await offloader.run_pass()
         async with opened(client, None, settle=True, archive_keys=place["keys"]):
             pass
         with pytest.raises(ArchiveKeyMissing, match="TALLYBOOK_ARCHIVE_KEYS"):
-            await offloader.round()
+            await offloader.run_pass()
         assert offloader.totals.rounds == 1
 
 

@@ -144,7 +144,7 @@ async def test_an_offloader_of_the_old_place_ends_before_its_next_pass(
     old.mkdir()
     async with Client(metadata) as client, opened(client, f"file://{old}", settle=True) as archive:
         offloader = archive.offloader(client, OffloadSettings())
-        await offloader.round()
+        await offloader.run_pass()
         shutil.move(old, new)
         with pytest.raises(ArchiveDenied, match="offload relocate"):
             async with opened(client, None):
@@ -154,6 +154,6 @@ async def test_an_offloader_of_the_old_place_ends_before_its_next_pass(
                 pass
         assert (await relocate_archive(client, f"file://{new}")).relocated
         with pytest.raises(InvalidConfig, match=f"is file://{new}, not file://{old}"):
-            await offloader.round()
+            await offloader.run_pass()
     async with Client(metadata) as client, opened(client, None, settle=True) as archive:
         assert archive.store.url == f"file://{new}"

@@ -141,4 +141,4 @@ async def test_a_ledger_that_changes_while_it_is_read_is_reported_as_it_is_then(
         return row
 
     table._load_row = meanwhile_fenced
-    assert (await table.look(CLOSED)).fenced
+    assert (await table.peek(CLOSED)).fenced

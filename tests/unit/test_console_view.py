@@ -83,7 +83,7 @@ def play(scenario: Callable[[World, Cluster, ClusterView], Awaitable[None]]) -> 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cluster_view, "survey", cluster.survey)
             patch.setattr(cluster_view, "census", cluster.census)
-            patch.setattr(cluster_view, "last_round", no_round)
+            patch.setattr(cluster_view, "last_pass", no_round)
             patch.setattr(cluster_view.DiagnosisTracker, "note", lambda *_: None)
             try:
                 await scenario(world, cluster, view)

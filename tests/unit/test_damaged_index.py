@@ -112,7 +112,7 @@ async def test_a_scrub_passes_over_a_part_of_the_index_that_cannot_be_read_and_s
 @played()
 async def test_an_index_of_which_a_part_is_damaged_is_made_again_by_the_next_start_and_serves_until_then(node, world):
     lose(node, (LEDGER, 3), (OTHER, 1))
-    await node.bookie._parts.scrub.round()
+    await node.bookie._parts.scrub.run_pass()
     assert await read(node, 4, OTHER) == batch(4, OTHER)
     assert (await node.add(batch(6), kind=AddKind.REPAIR)).code == UNKNOWN
     for _ in range(2):
@@ -135,7 +135,7 @@ async def test_an_index_is_not_made_again_for_a_damaged_row_or_for_what_the_devi
         damage(node, 4)
     else:
         index_of(node).unreadable = UnreadableRange(RowKey(LEDGER, 3), RowKey(OTHER, 1), is_row=False, refused=True)
-    await node.bookie._parts.scrub.round()
+    await node.bookie._parts.scrub.run_pass()
     await node.stop()
     await node.boot()
     assert (await node.bookie.status()).limbo_events == 0

@@ -131,7 +131,7 @@ def test_every_directory_is_reported_with_its_disk_and_whether_there_is_space() 
     async def scenario(world: World) -> None:
         watch = monitor_of(measuring(spaces), watched, world)
         assert {each.state for each in watch.directories} == {NOT_KNOWN}, "before the first look"
-        await watch.look()
+        await watch.poll()
         tasks = Tasks("watch", lambda name, error: None)
         tasks.spawn(watch.run_for_ever(), name="watch")
         await world.clock.sleep(1)
@@ -162,7 +162,7 @@ def test_an_index_beside_the_entry_logs_is_at_their_level_and_decides_nothing() 
     async def scenario(world: World) -> None:
         pressure = DiskPressure(lambda: None)
         watch = monitor_of(measuring(spaces), watched, world, pressure)
-        await watch.look()
+        await watch.poll()
         tasks = Tasks("watch", lambda name, error: None)
         tasks.spawn(watch.run_for_ever(), name="watch")
         await world.clock.sleep(1)
@@ -209,7 +209,7 @@ def test_a_path_that_is_no_text_is_reported() -> None:
 
     async def scenario(world: World) -> None:
         watch = monitor_of(measuring({odd: Space(50, 100)}), watched, world)
-        await watch.look()
+        await watch.poll()
         assert watch.directories[0] == DirectorySpace("/logs-?", "ledgers", 1, 100, 50, "room")
 
     run_seed(1, scenario)

@@ -90,7 +90,7 @@ EXCUSED = {
     "client/writer/ensemble/metadata_queue.py:MetadataQueue._urgent": "one for each writer of the client",
     "client/writer/ensemble/metadata_queue.py:MetadataQueue._others": "one for each writer of the client",
     "client/connection/request_stream.py:RequestStream._queue": "as many as a bookie lets one stream ask at once",
-    "gateway/console/diagnosis.py:DiagnosisTracker._rounds": "the looks of the last minutes",
+    "gateway/console/diagnosis.py:DiagnosisTracker._samples": "the samples of the last minutes",
     "repair/replicator.py:_TaskRun._todo": "the ledgers of one task, which its board bounds",
     "client/writer/loop_attention.py:LoopAttention._stalls": "at most 256 moments in which the event loop was late",
     "client/writer/explicit_lacs.py:ExplicitLacs._queue": "one pair for each writer that appended a moment ago",

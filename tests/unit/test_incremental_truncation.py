@@ -79,7 +79,7 @@ async def test_the_space_of_a_large_log_is_freed_piece_by_piece_after_its_remova
     assert cuts(disk) == []
     assert handles(disk) == before + 1
     clock.made.clear()
-    await logs.give_back()
+    await logs.free_removed()
     lengths = cuts(disk)
     assert len(lengths) == -(-size // PIECE) - 1
     assert all(before - after == PIECE for before, after in zip([size, *lengths], lengths, strict=False))
@@ -93,7 +93,7 @@ async def test_a_log_of_very_many_pieces_comes_back_in_larger_ones(monkeypatch):
     monkeypatch.setattr(remains, "MAX_PIECES", 3)
     disk = SimDisk()
     async with removed(disk) as logs:
-        await logs.give_back()
+        await logs.free_removed()
     assert len(cuts(disk)) == 2, "the third piece goes as the file is closed"
 
 
@@ -102,7 +102,7 @@ async def test_reads_of_a_removed_log_go_on_and_it_is_truncated_after_them():
     logs, location = await large_log(disk)
     async with logs._reader.files.use(path_of(1)) as file:
         await logs.remove(1)
-        giving = asyncio.ensure_future(logs.give_back())
+        giving = asyncio.ensure_future(logs.free_removed())
         await reads_on(file, location)
         assert cuts(disk) == []
     await giving
@@ -116,7 +116,7 @@ async def test_a_very_long_read_of_a_removed_log_is_neither_awaited_nor_cut_off(
     async with logs._reader.files.use(path_of(1)) as file:
         before = handles(disk)
         await logs.remove(1)
-        await logs.give_back()
+        await logs.free_removed()
         await reads_on(file, location)
         assert handles(disk) == before
     assert cuts(disk) == []
@@ -126,7 +126,7 @@ async def test_a_very_long_read_of_a_removed_log_is_neither_awaited_nor_cut_off(
 
 async def test_the_space_is_freed_at_once_if_no_caller_waits_for_the_pieces():
     async with removed(SimDisk()) as logs:
-        giving = asyncio.ensure_future(logs.give_back())
+        giving = asyncio.ensure_future(logs.free_removed())
         await asyncio.sleep(0)
         giving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -137,7 +137,7 @@ async def test_the_space_is_freed_at_once_where_a_cut_needs_some():
     disk = SimDisk()
     async with removed(disk) as logs:
         disk.fail("truncate", log_name(1), error=DiskFull)
-        await logs.give_back()
+        await logs.free_removed()
         assert len(cuts(disk)) <= 1, "nor is any other cut tried"
 
 

@@ -62,7 +62,7 @@ class EntryLogs:
         self._log_ids: list[int] = []
         self._next_id = 1
         self._lengths: dict[int, int] = {}
-        self._remains: list[UnlinkedFile] = []
+        self._unlinked: list[UnlinkedFile] = []
         self._clock = clock
         self.reads = Meter(clock)
         """Meter of reads from the disk, including read-ahead."""
@@ -181,7 +181,7 @@ class EntryLogs:
     async def remove(self, log_id: int) -> int:
         """Delete a log, durably. The caller has made sure that no row points into it. Returns its size in bytes.
 
-        The space of a large log is freed by ``give_back``. Current readers continue; a later open finds the file
+        The space of a large log is freed by ``free_removed``. Current readers continue; a later open finds the file
         missing, and the reader asks the index again.
 
         Raises:
@@ -203,7 +203,7 @@ class EntryLogs:
             await self._disk.sync_directory(self._directories.home_of(log_id))
             self._forget(log_id)
             if file is not None:
-                self._remains.append(UnlinkedFile(file, size, self._piece_bytes, unread, self._clock))
+                self._unlinked.append(UnlinkedFile(file, size, self._piece_bytes, unread, self._clock))
                 undo.pop_all()
             return size
 
@@ -218,14 +218,14 @@ class EntryLogs:
         undo.push_async_callback(file.close)
         return file
 
-    async def give_back(self) -> None:
+    async def free_removed(self) -> None:
         """Free the space of removed logs, incrementally for large ones. Other operations do not wait for it.
 
         Raises:
             DiskFailed: the device refused.
         """
-        while self._remains:
-            await self._remains.pop().give_back()
+        while self._unlinked:
+            await self._unlinked.pop().truncate_in_steps()
 
     async def finish_removals(self) -> None:
         """Free the space of logs that were renamed for lack of space for a note, and that a crash left behind.
@@ -271,8 +271,8 @@ class EntryLogs:
                 for writer in (*self._finished, *self._writers.values()):
                     await writer.close()
                 self._writers, self._finished = {}, []
-                while self._remains:
-                    await self._remains.pop().let_go()
+                while self._unlinked:
+                    await self._unlinked.pop().close()
                 await self._reader.close()
 
     async def _writer(self, aside: bool) -> LogWriter:

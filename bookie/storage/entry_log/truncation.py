@@ -57,7 +57,7 @@ class UnlinkedFile:
         self._unread = unread
         self._clock = clock
 
-    async def give_back(self) -> None:
+    async def truncate_in_steps(self) -> None:
         """Free its space; all at once if the caller is cancelled, or a cut needs space itself.
 
         Raises:
@@ -65,20 +65,20 @@ class UnlinkedFile:
         """
         try:
             if not self._unread.is_set():
-                sometimes("remains: waits for who reads a removed log")
+                sometimes("incremental truncation: waits for readers of a removed log")
             await wait_until_unread(self._unread)
             for left in range(self._size - self._piece_bytes, 0, -self._piece_bytes):
                 await self._file.truncate(left)
                 # The disk is told when the truncation is durable; without the sync it would be told of all pieces at
                 # once.
                 await self._file.sync()
-                sometimes("remains: cuts a removed log")
+                sometimes("incremental truncation: cuts a removed log")
                 await self._clock.sleep(PAUSE_SECONDS)
         except (TimeoutError, DiskFull):
             _log.info("space of a removed log is freed at once")
         finally:
-            await self.let_go()
+            await self.close()
 
-    async def let_go(self) -> None:
+    async def close(self) -> None:
         """Free the rest at once."""
         await self._file.close()

@@ -46,7 +46,7 @@ MAX_PENDING: Final = 256
 """Write batches since the last sync, which are kept to be written again; at this number the log is flushed."""
 
 _PROBE: Final = "probe"
-_WRITES_FOR_A_LOOK: Final = 64
+_WRITES_PER_CHECK: Final = 64
 """Write batches after which free space is checked again within one flush: far less than is reserved."""
 
 
@@ -78,7 +78,7 @@ class RocksIndex:
         self._pending: list[WrittenBatch] = []
         """Batches written since the last sync, which may be lost when the database is opened again."""
         self._synced = NO_ENTRY
-        self._writes_before_look = 0
+        self._writes_before_check = 0
 
     @property
     def cache_bytes(self) -> CacheBytes:
@@ -209,7 +209,7 @@ class RocksIndex:
         async with self._changing:
             self._check_usable()
             await self._reopened()
-            self._writes_before_look = 0
+            self._writes_before_check = 0
             sequence = self._database.sequence
             if sequence == self._synced:
                 return
@@ -244,15 +244,15 @@ class RocksIndex:
 
     async def _check_space(self, *, frees_space: bool) -> None:
         """Check free space, if that was not done for this flush: the reserve is far more than one flush writes."""
-        if self._writes_before_look and not frees_space:
-            self._writes_before_look -= 1
+        if self._writes_before_check and not frees_space:
+            self._writes_before_check -= 1
             return
         wanted = MIN_FREE_BYTES if frees_space else RESERVED_BYTES
         free_bytes = (await self._disk.space(self._directory)).free_bytes
         if free_bytes < wanted:
             raise DiskFull(f"{self._directory} has {free_bytes} bytes free; the index needs {wanted}")
         if not frees_space:
-            self._writes_before_look = _WRITES_FOR_A_LOOK
+            self._writes_before_check = _WRITES_PER_CHECK
 
     async def _reopened(self) -> None:
         """Open the database again if it met a full disk, and write what it may have lost.

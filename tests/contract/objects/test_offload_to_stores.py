@@ -80,7 +80,7 @@ class Play:
     async def round_after(self, seconds: int = 0) -> None:
         """Time passes, and the offloader looks for work; bookies drop what they may."""
         self.clock.by_s += seconds
-        await self.offloader.round()
+        await self.offloader.run_pass()
         for metadata in await self.ledgers():
             if metadata.copies_released:
                 for bookie in self.cluster.bookies.values():

@@ -160,7 +160,7 @@ def some_journals() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "bookie/journal/replay.py:survey",
-    "bookie/journal/replay.py:look_at",
+    "bookie/journal/replay.py:read_segment_file",
     "bookie/journal/replay.py:_survey_segment",
     "bookie/journal/replay.py:_walk",
     "bookie/journal/replay.py:_header_at",
