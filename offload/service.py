@@ -136,10 +136,10 @@ class OffloadService:
                 try:
                     await self._pass()
                 except (PeerError, StorageError, ArchiveDenied) as error:
-                    sometimes("offload: a round ends early")
+                    sometimes("offload: a pass ends early")
                     # The stores are unavailable, a ledger's metadata is damaged, or credentials expired: the next
                     # passes retry.
-                    _log.warning("a round ended early", error=error.message)
+                    _log.warning("a pass ended early", error=error.message)
                 idle = self._offloader.streamed_bytes == streamed_bytes
                 # While there is work, the next pass reuses freed memory: allocating it again costs 20 to 30 ms.
                 if idle and not was_idle and self._give_back is not None:

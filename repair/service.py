@@ -138,7 +138,7 @@ class RepairService:
             value = json.dumps({"format": FIRST, **audit_json(audit), **times, **work}).encode()
             await self._records.update(STATUS_RECORD, partial(check_overwritable, STATUS_RECORD, value))
         except (PeerError, StorageError) as error:
-            sometimes("repair: a round ends early")
+            sometimes("repair: a pass ends early")
             _log.warning("an auditor pass failed; it is retried", error=error.message)
 
 

@@ -57,7 +57,7 @@ class EntryRows:
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """A stretch, and how far it has been read."""
+    """A planned range, and how far it has been read."""
 
     planned_range: PlannedRange
     first: int
@@ -106,8 +106,8 @@ def _written(table: pa.Table, wanted: TimeRange) -> pa.Table:
 async def _scanned(
     place: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
-    """Stretches of one object, by a scan of it; what it does not give, the careful way."""
-    # Of one ledger there may be several stretches, one behind the other.
+    """Ranges of one object, by a scan of it; entries that the scan does not return are read one ledger at a time."""
+    # One ledger may have several ranges, one after the other.
     rest = [_Remaining(planned_range, planned_range.first) for planned_range in planned_ranges]
     receipt = planned_ranges[0].receipt
     if receipt is not None:

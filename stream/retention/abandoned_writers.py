@@ -95,7 +95,7 @@ class AbandonedStreams:
             if isinstance(outcome, BaseException):
                 raise outcome
         if left:
-            sometimes("stream janitor: a round has no time for all abandoned streams")
+            sometimes("stream janitor: a pass has no time for all abandoned streams")
             _log.warning("streams whose writer is gone are sealed in a later pass", stream_count=left)
         return {outcome for outcome in outcomes if isinstance(outcome, str)}
 
