@@ -505,4 +505,4 @@ def test_what_of_later_segments_cannot_be_listed_is_named() -> None:
 def test_a_head_takes_only_so_many_later_segments() -> None:
     head, lost = with_later(head_of(), [(each, segment(each)) for each in range(3, MAX_LISTED + 5)])
     assert (len(head.segments), head.next_segment) == (MAX_LISTED, MAX_LISTED + 5)
-    assert [each.endswith("no room") for each in lost] == [True, True]
+    assert [each.endswith("no space") for each in lost] == [True, True]
