@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, Self
+from typing import Self
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries
 from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
 
-from .fetcher import Sealed
-
-
-class FetchedBatches(NamedTuple):
-    """Batches of one answer, and the range of entries to yield from them."""
-
-    batches: Sealed
-    first: int
-    last: int
-
-    @property
-    def behind(self) -> int:
-        """The next entry after these."""
-        return min(self.batches[-1][0].last_entry_id, self.last) + 1
+from .fetcher import FetchedBatches
 
 
 class EntryGroups:

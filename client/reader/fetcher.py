@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.coverage import sometimes
@@ -48,6 +48,19 @@ Sealed: TypeAlias = list[tuple[BatchHeader, Buffer]]
 
 MAX_METADATA_RETRIES: Final = 3
 """Archive objects that are tried for one read. Archive compaction moves a ledger once in hours."""
+
+
+class FetchedBatches(NamedTuple):
+    """Batches of one answer, and the range of entries to yield from them."""
+
+    batches: Sealed
+    first: int
+    last: int
+
+    @property
+    def behind(self) -> int:
+        """The next entry after these."""
+        return min(self.batches[-1][0].last_entry_id, self.last) + 1
 
 
 class EntryFetcher:

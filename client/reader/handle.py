@@ -18,8 +18,8 @@ from tallybook.runtime.concurrency.async_iterators import ResumableIterator
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, while_open
 
 from .context import ReaderContext
-from .entries import Entries, EntryGroups, FetchedBatches
-from .fetcher import EntryFetcher, Sealed
+from .entries import Entries, EntryGroups
+from .fetcher import EntryFetcher, FetchedBatches, Sealed
 from .lac import highest_lac, reported_lac
 from .tail import LedgerTail
 from .view import LedgerView

@@ -11,8 +11,7 @@ from tallybook.core.errors import InvalidBatch, MetadataUnavailable, NewerFormat
 from tallybook.core.ids import check_entry_id
 
 from .context import ReaderContext
-from .entries import FetchedBatches
-from .fetcher import EntryFetcher, Sealed
+from .fetcher import EntryFetcher, FetchedBatches, Sealed
 from .lac import TailPolls
 from .view import LedgerView
 
