@@ -1,6 +1,7 @@
 """The writing handle of a ledger: append, force, close.
 
-An entry passes through this file, ``appends/appends``, ``machine`` and ``driver``.
+An entry passes ``appends``, ``driver``, ``machine`` with its ``outbox``, ``bookie_link``, and then
+``client/connection``: docs/understand/walk-append.md.
 """
 
 from __future__ import annotations
