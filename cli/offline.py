@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from tallybook.bookie.directories.layout import read_places
-from tallybook.bookie.directories.storage_directories import PLACE_KIND
+from tallybook.bookie.directories.layout import read_directories
+from tallybook.bookie.directories.storage_directories import DIRECTORY_KIND
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.disk.port import Disk
@@ -51,7 +51,7 @@ async def stopped(directory: Path, part: str) -> AsyncIterator[tuple[Disk, list[
 def _meant(directory: Path, part: str) -> tuple[str, str]:
     """The directory to lock, and the only directory to open; empty: all of the bookie's."""
     path = os.path.abspath(directory)
-    if _is_place(path):
+    if _is_storage_directory(path):
         return path, path
     if os.path.isdir(os.path.join(path, part)):
         return path, ""
@@ -60,16 +60,16 @@ def _meant(directory: Path, part: str) -> tuple[str, str]:
     raise InvalidArgument(f"{path} is not the data directory of a bookie: it has no {part}")
 
 
-def _is_place(path: str) -> bool:
+def _is_storage_directory(path: str) -> bool:
     """Whether this is a directory of a bookie outside of its data directory."""
     try:
-        return Path(path, "cookie").read_bytes().startswith(f"tallybook {PLACE_KIND} ".encode())
+        return Path(path, "cookie").read_bytes().startswith(f"tallybook {DIRECTORY_KIND} ".encode())
     except OSError:
         return False
 
 
 async def _all(disk: Disk, root: str, part: str) -> list[str]:
-    paths = [place.path for place in await read_places(disk, root) if place.kind == part]
+    paths = [place.path for place in await read_directories(disk, root) if place.kind == part]
     _check_there(root, paths)
     return paths
 

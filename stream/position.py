@@ -14,10 +14,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from tallybook.core.errors import ForeignPosition, InvalidArgument
 from tallybook.core.ids import MAX_ID
+
+RecordAddress: TypeAlias = tuple[int, int, int]
+"""Segment, entry and slot of a record: a position without its stream."""
 
 TAG_CHARS: Final = 8
 """Characters of the stream's id that a position contains."""

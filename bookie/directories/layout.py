@@ -46,15 +46,15 @@ from .storage_directories import (
     DirectoryClaim,
     StorageDirectories,
     check_own_file,
-    listed_places,
-    own_places,
+    listed_directories,
+    own_directories,
     values_of,
-    without_places,
+    without_directories,
 )
 
 FORMAT_KIND: Final = "bookie-directory"
 FORMAT_VERSION: Final = 1
-FORMAT_WITH_PLACES: Final = 2
+FORMAT_WITH_DIRECTORIES: Final = 2
 """Version of a format file that lists storage directories: older versions, which do not know them, must not start."""
 
 JOURNAL_STATE: Final = "journal"
@@ -204,7 +204,7 @@ async def _storage_directories(
 ) -> StorageDirectories:
     """Determine the directories of journals and entry logs, and list them durably before they are used."""
     layout, values = directory.layout, await directory.read_format()
-    listed = listed_places(values, layout.root)
+    listed = listed_directories(values, layout.root)
     places = await claims.settle(listed, wanted_paths(settings, layout))
     if titles(places.journal) != titles(listed.journal):
         begun = values.get(JOURNAL_STATE) == BEGUN
@@ -446,7 +446,7 @@ class _DirectoryClaimer:
         limbo = await self._limbo() or Limbo()
         await store_limbo(self._disk, self.layout.limbo, replace(limbo, directory=draft.directory_uuid))
         values = {DIRECTORY: draft.directory_uuid}
-        await write_format(self._disk, self.layout, values, own_places(self.layout.root))
+        await write_format(self._disk, self.layout, values, own_directories(self.layout.root))
         await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(COOKIE))
         await self._disk.sync_directory(self.layout.root)
 
@@ -533,7 +533,7 @@ class _DirectoryClaimer:
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
 
 
-async def read_places(disk: Disk, root: str) -> StorageDirectories:
+async def read_directories(disk: Disk, root: str) -> StorageDirectories:
     """The journal and entry log directories of a stopped bookie, from its format file, if there is one.
 
     Raises:
@@ -543,7 +543,7 @@ async def read_places(disk: Disk, root: str) -> StorageDirectories:
     """
     path = DirectoryLayout(root).file(_FORMAT)
     data = await disk.read_file(path, MAX_RECORD_BYTES)
-    return listed_places({} if data is None else _decode_format(data, path), root)
+    return listed_directories({} if data is None else _decode_format(data, path), root)
 
 
 async def read_limbo(disk: Disk, layout: DirectoryLayout, cookie: Cookie) -> Limbo:
@@ -581,7 +581,7 @@ async def read_format(disk: Disk, layout: DirectoryLayout, cookie: Cookie | None
 
 def _decode_format(data: bytes, path: str) -> dict[str, str]:
     plain = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_VERSION}\n".encode())
-    values = decode_record(FORMAT_KIND, FORMAT_VERSION if plain else FORMAT_WITH_PLACES, data, path)
+    values = decode_record(FORMAT_KIND, FORMAT_VERSION if plain else FORMAT_WITH_DIRECTORIES, data, path)
     for name in (BOOTS, LOGS, IDS):
         if not values.get(name, "0").isdecimal():
             raise DamagedFile(f"{path}: {values[name]!r} is not a number of {name}")
@@ -593,6 +593,6 @@ async def write_format(
 ) -> None:
     """Write ``values``, and the storage directories unless they are parts of the data directory."""
     listed = values_of(places, layout.root)
-    version = FORMAT_WITH_PLACES if listed else FORMAT_VERSION
-    record = encode_record(FORMAT_KIND, version, {**without_places(values), **listed})
+    version = FORMAT_WITH_DIRECTORIES if listed else FORMAT_VERSION
+    record = encode_record(FORMAT_KIND, version, {**without_directories(values), **listed})
     await disk.replace_file(layout.file(_FORMAT), record)

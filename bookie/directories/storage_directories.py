@@ -44,8 +44,8 @@ HOW_TO_ACCEPT: Final = "accept that what cannot be found is lost with 'tallybook
 OWN: Final = "own"
 """Name of the storage directory that is a part of the data directory itself."""
 
-PLACE_KIND: Final = "place"
-PLACE_VERSION: Final = 1
+DIRECTORY_KIND: Final = "place"
+DIRECTORY_VERSION: Final = 1
 
 _COOKIE_FILE: Final = "cookie"
 NAME_LENGTH: Final = 8
@@ -101,32 +101,32 @@ class StorageDirectories:
         return tuple(place.path for place in self.ledgers)
 
 
-def places_of(places: Sequence[StorageDirectory]) -> StorageDirectories:
+def directories_of(places: Sequence[StorageDirectory]) -> StorageDirectories:
     """Group them by kind."""
     return StorageDirectories(**{kind: tuple(place for place in places if place.kind == kind) for kind in KINDS})
 
 
-def own_places(root: str) -> StorageDirectories:
+def own_directories(root: str) -> StorageDirectories:
     """The defaults: parts of the data directory."""
-    return places_of([StorageDirectory(kind, OWN, f"{root}/{kind}") for kind in KINDS])
+    return directories_of([StorageDirectory(kind, OWN, f"{root}/{kind}") for kind in KINDS])
 
 
-def listed_places(values: Mapping[str, str], root: str) -> StorageDirectories:
+def listed_directories(values: Mapping[str, str], root: str) -> StorageDirectories:
     """The storage directories in a format file; the defaults if it lists none."""
     titles = [(title, path) for title, path in values.items() if _is_title(title)]
     if not titles:
-        return own_places(root)
-    return places_of([_listed(title, path, root) for title, path in titles])
+        return own_directories(root)
+    return directories_of([_listed(title, path, root) for title, path in titles])
 
 
 def values_of(places: StorageDirectories, root: str) -> dict[str, str]:
     """The fields of a format file for these directories; empty for the defaults."""
-    if places == own_places(root):
+    if places == own_directories(root):
         return {}
     return {place.title: place.kind if place.name == OWN else place.path for place in places}
 
 
-def without_places(values: Mapping[str, str]) -> dict[str, str]:
+def without_directories(values: Mapping[str, str]) -> dict[str, str]:
     """The other fields of a format file."""
     return {name: value for name, value in values.items() if not _is_title(name)}
 
@@ -153,7 +153,7 @@ class DirectoryCookie:
 
     def encode(self) -> bytes:
         """Encode it for the disk."""
-        return encode_record(PLACE_KIND, PLACE_VERSION, asdict(self))
+        return encode_record(DIRECTORY_KIND, DIRECTORY_VERSION, asdict(self))
 
 
 _FIELDS: Final = tuple(field.name for field in fields(DirectoryCookie))
@@ -191,7 +191,7 @@ class DirectoryClaim:
             DiskFailed, DiskFull: one of them cannot be written.
         """
         paths = [(kind, path) for kind in KINDS for path in wanted[kind]]
-        found = [await self._place_at(kind, path, listed) for kind, path in paths]
+        found = [await self._directory_at(kind, path, listed) for kind, path in paths]
         titles = [place.title for place in listed]
         paths_of = {place.title: place.path for place in found}
         for place in found:
@@ -203,9 +203,9 @@ class DirectoryClaim:
             if place.title not in paths_of:
                 await self._check_given_up(place)
         known = sorted((place for place in found if place.title in titles), key=lambda place: titles.index(place.title))
-        return places_of([*known, *(place for place in found if place.title not in titles)])
+        return directories_of([*known, *(place for place in found if place.title not in titles)])
 
-    async def _place_at(self, kind: str, path: str, listed: StorageDirectories) -> StorageDirectory:
+    async def _directory_at(self, kind: str, path: str, listed: StorageDirectories) -> StorageDirectory:
         """The directory at ``path``; created if there is none, and never was."""
         carried = await title_at(self._disk, self._root, self._cookie, path)
         expected = next((place for place in listed if place.path == path), None)
@@ -225,7 +225,8 @@ class DirectoryClaim:
         await self._check_empty(path, carried)
         place = StorageDirectory(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:NAME_LENGTH], path)
         if carried is None:
-            await self._disk.replace_file(f"{path}/{_COOKIE_FILE}", place_cookie(self._cookie, place.title).encode())
+            data = directory_cookie(self._cookie, place.title).encode()
+            await self._disk.replace_file(f"{path}/{_COOKIE_FILE}", data)
         return place
 
     async def _lock(self, path: str) -> None:
@@ -269,7 +270,7 @@ class DirectoryClaim:
         return bool(await read_lengths(self._disk, path, uuid_bytes(self._cookie.directory_uuid)))
 
 
-def place_cookie(cookie: Cookie, title: str) -> DirectoryCookie:
+def directory_cookie(cookie: Cookie, title: str) -> DirectoryCookie:
     """The cookie of a storage directory outside of the data directory."""
     return DirectoryCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, title)
 
@@ -298,7 +299,7 @@ async def title_at(disk: Disk, root: str, cookie: Cookie, path: str) -> str | No
             return f"{kind}-{OWN}"
         raise ForeignDirectory(f"{path} is, or belongs to, the data directory of bookie {owner.bookie_id}")
     carried = _decode(data, file)
-    if carried != place_cookie(cookie, carried.place):
+    if carried != directory_cookie(cookie, carried.place):
         raise ForeignDirectory(
             f"{path} belongs to bookie {carried.bookie_id} ({carried.directory_uuid}) as {carried.place}, "
             f"not to {cookie.bookie_id} ({cookie.directory_uuid})"
@@ -311,7 +312,7 @@ def _is_of_journal(name: str) -> bool:
 
 
 def _decode(data: bytes, path: str) -> DirectoryCookie:
-    values = decode_record(PLACE_KIND, PLACE_VERSION, data, path)
+    values = decode_record(DIRECTORY_KIND, DIRECTORY_VERSION, data, path)
     if tuple(values) != _FIELDS:
         raise DamagedFile(f"{path}: wrong fields for the cookie of a storage directory: {', '.join(values)}")
     return DirectoryCookie(**values)

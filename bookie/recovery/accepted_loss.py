@@ -59,15 +59,15 @@ from ..directories.storage_directories import (
     OWN,
     StorageDirectories,
     StorageDirectory,
-    listed_places,
-    place_cookie,
-    places_of,
+    directories_of,
+    directory_cookie,
+    listed_directories,
 )
 from ..journal.segments import segment_file_names
 from ..journal.superblock_file import FILE_NAME as SUPERBLOCK
 from ..journal.superblock_file import read_superblock
 from ..storage.entry_log.format import parse_log_name
-from .missing_directories import FoundDirectories, find_places
+from .missing_directories import FoundDirectories, find_directories
 
 NUMBERS_OF_A_LIFE: Final = 1 << 32
 """More boots than one journal ever counts, and more entry logs than one directory ever has."""
@@ -117,13 +117,13 @@ async def accept_loss(
             limbo = await _enter_limbo(disk, layout, losses, below, cookie)
             lost = [each.place for each in losses.found.lost_of(LEDGERS) if each.wanted]
             again = {place: _renamed(place, limbo) for place in lost}
-            places = places_of([again.get(place, place) for place in losses.found.places])
+            places = directories_of([again.get(place, place) for place in losses.found.places])
             await _write_format(disk, layout, losses, limbo, places, cookie)
             for place in losses.journals:
                 await _put_aside(disk, place.path, limbo.events)
-                await _make_place(disk, place, cookie)
+                await _make_directory(disk, place, cookie)
             for place in again.values():
-                await _make_place(disk, place, cookie)
+                await _make_directory(disk, place, cookie)
         return cookie, list(losses.words)
 
 
@@ -141,8 +141,8 @@ async def _losses(settings: BookieSettings, disk: Disk, layout: DirectoryLayout,
         values = await read_format(disk, layout, cookie)
     except DamagedFile as error:
         words.append(f"whether there was a journal: {error.message}")
-    listed = None if values is None else listed_places(values, layout.root)
-    found = await find_places(disk, layout, cookie, listed, wanted_paths(settings, layout))
+    listed = None if values is None else listed_directories(values, layout.root)
+    found = await find_directories(disk, layout, cookie, listed, wanted_paths(settings, layout))
     words += [f"all entry logs that were there: {lost.why}" for lost in found.lost_of(LEDGERS)]
     lost_journals = found.lost_of(JOURNAL)
     words += [f"what only the journal had: {lost.why}" for lost in lost_journals]
@@ -244,10 +244,10 @@ async def _put_aside(disk: Disk, directory: str, number: int) -> None:
     await disk.sync_directory(directory)
 
 
-async def _make_place(disk: Disk, place: StorageDirectory, cookie: Cookie) -> None:
+async def _make_directory(disk: Disk, place: StorageDirectory, cookie: Cookie) -> None:
     """Step 4."""
     await disk.make_directory(place.path)
-    data = cookie.encode() if place.name == OWN else place_cookie(cookie, place.title).encode()
+    data = cookie.encode() if place.name == OWN else directory_cookie(cookie, place.title).encode()
     await disk.replace_file(f"{place.path}/{COOKIE}", data)
 
 

@@ -28,12 +28,12 @@ from ..directories.index_home import IndexHome, OpenIndex
 from ..directories.layout import identified, read_format, read_limbo, seen_ids, wanted_paths
 from ..directories.limbo import Limbo, store_limbo
 from ..directories.loss_bound import lost_below
-from ..directories.storage_directories import LEDGERS, listed_places
+from ..directories.storage_directories import LEDGERS, listed_directories
 from ..storage.entry_log.logs import EntryLogs
 from ..storage.index.durable_mark import read_mark
 from ..storage.index.port import Index
 from .index_rebuild import IndexRebuild, RebuildReport
-from .missing_directories import find_places
+from .missing_directories import find_directories
 
 _log = logger("bookie.lost_index")
 
@@ -169,8 +169,8 @@ async def rebuild_stopped(
     async with identified(settings, disk, store) as directory:
         layout, cookie = directory
         values = await read_format(disk, layout, cookie)
-        listed = listed_places(values, layout.root)
-        found = await find_places(disk, layout, cookie, listed, wanted_paths(settings, layout))
+        listed = listed_directories(values, layout.root)
+        found = await find_directories(disk, layout, cookie, listed, wanted_paths(settings, layout))
         for lost in found.lost_of(LEDGERS):
             raise DamagedFile(f"{lost.why}: an index rebuilt now would lack its entries")
         limbo = await read_limbo(disk, layout, cookie)

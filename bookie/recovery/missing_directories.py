@@ -20,7 +20,7 @@ from tallybook.runtime.disk.port import Disk
 
 from ..directories.cookie import Cookie
 from ..directories.layout import DirectoryLayout, why_lost
-from ..directories.storage_directories import KINDS, OWN, StorageDirectories, StorageDirectory, places_of, title_at
+from ..directories.storage_directories import KINDS, OWN, StorageDirectories, StorageDirectory, directories_of, title_at
 
 _NOT_KNOWN: Final = "?"
 """Name of a directory of which list and cookie are lost."""
@@ -48,7 +48,7 @@ class FoundDirectories:
         return [lost for lost in self.lost if lost.place.kind == kind]
 
 
-async def find_places(
+async def find_directories(
     disk: Disk,
     layout: DirectoryLayout,
     cookie: Cookie,
@@ -70,7 +70,7 @@ async def find_places(
     for kind, path in paths:
         await search.examine(kind, path)
     if listed is None:
-        listed = places_of([search.places.get(path) or search.unknown(kind, path) for kind, path in paths])
+        listed = directories_of([search.places.get(path) or search.unknown(kind, path) for kind, path in paths])
     at = {place.title: place.path for place in search.places.values()}
     kept: list[StorageDirectory] = []
     lost: list[MissingDirectory] = []
@@ -81,7 +81,7 @@ async def find_places(
             lost.append(MissingDirectory(place, why, is_wanted))
         if place in tuple(listed) and (is_wanted or not why) and place.name != _NOT_KNOWN:
             kept.append(replace(place, path=at.get(place.title, place.path)))
-    return FoundDirectories(places_of(kept), tuple(lost))
+    return FoundDirectories(directories_of(kept), tuple(lost))
 
 
 def _own_unlisted(layout: DirectoryLayout, listed: StorageDirectories) -> list[StorageDirectory]:

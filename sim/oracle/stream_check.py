@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from tallybook.stream.position import RecordAddress
 from tallybook.stream.start import StartKind
 
 from ..workload.history import OperationOutcome
@@ -18,7 +19,6 @@ from ..workload.stream_history import (
     AppendAttempt,
     ReadGap,
     ReadRecord,
-    RecordAddress,
     StreamFacts,
     StreamHistory,
     StreamReading,

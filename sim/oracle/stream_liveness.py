@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from tallybook.core.errors import NoSuchStream, StreamEnded, TallybookError
 from tallybook.stream import Start, StreamStore
-from tallybook.stream.position import TAG_CHARS
+from tallybook.stream.position import TAG_CHARS, RecordAddress
 
 from ..supervised_tasks import vital
 from ..workload.ledgers import ClientProcess
-from ..workload.stream_history import RecordAddress, StreamReading
+from ..workload.stream_history import StreamReading
 from ..workload.streams import Streaming
 from .stream_check import check_streams
 

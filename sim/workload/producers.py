@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallybook.core.errors import InvariantViolation, Outcome, PositionMismatch, TallybookError
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
+from tallybook.stream.position import RecordAddress
 
 from ..faults.run_configuration import pick
-from .stream_history import ANYTHING, AppendAttempt, RecordAddress, StreamFacts, WriterSession
+from .stream_history import ANYTHING, AppendAttempt, StreamFacts, WriterSession
 
 if TYPE_CHECKING:
     from .ledgers import ClientProcess

@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tallybook.stream import Cursor, Gap, GapReason, Record, Start
+from tallybook.stream.position import RecordAddress
 
 from .history import OperationOutcome
-
-RecordAddress = tuple[int, int, int]
-"""Segment, entry and slot of a record."""
 
 
 class _Anything:

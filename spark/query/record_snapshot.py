@@ -15,15 +15,13 @@ import json
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 from tallybook.core.errors import InvalidArgument
-from tallybook.stream.position import TAG_CHARS, Position
+from tallybook.stream.position import TAG_CHARS, Position, RecordAddress
 
 FORMAT: Final = 1
 
-RecordPlace: TypeAlias = tuple[int, int, int]
-"""Segment, entry and slot."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -39,8 +37,8 @@ class RecordRange:
 
     name: str
     stream_id: str
-    first: RecordPlace
-    end: RecordPlace
+    first: RecordAddress
+    end: RecordAddress
     sequence: int | None = field(default=None, compare=False)
 
     @property

@@ -25,7 +25,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.catalog.head import FIRST_SEGMENT, Head, StreamSegment
 from tallybook.stream.gaps import is_lost
-from tallybook.stream.position import Position
+from tallybook.stream.position import Position, RecordAddress
 from tallybook.stream.reader.seek import Seeker
 from tallybook.stream.reader.segment_end import envelope_at
 from tallybook.stream.records.envelope import Envelope, EnvelopeKind
@@ -33,7 +33,7 @@ from tallybook.stream.start import Start, StartKind
 
 from ..locations import CONCURRENT_LOOKUPS, ClusterLocation, LedgerLocation
 from ..query.bounds import EARLIEST, LATEST, RecordBounds
-from ..query.record_snapshot import RecordPlace, RecordRange, RecordSnapshot
+from ..query.record_snapshot import RecordRange, RecordSnapshot
 from .offsets import NO_NUMBER
 
 MAX_STREAMS: Final = 10_000
@@ -52,7 +52,7 @@ class ResolvedPlace(NamedTuple):
         exact: whether ``sequence`` is that number; otherwise records are lost and it is a lower bound.
     """
 
-    place: RecordPlace
+    place: RecordAddress
     sequence: int
     exact: bool = True
 
@@ -183,7 +183,7 @@ class StreamResolver:
                 raise
         return await self._before_lost(head, start)
 
-    async def end(self, head: Head, start: Start, latest: ResolvedPlace) -> RecordPlace:
+    async def end(self, head: Head, start: Start, latest: ResolvedPlace) -> RecordAddress:
         """Where a query ends. If that is among lost records, a place after them, so that the gap is reported.
 
         Args:
@@ -210,7 +210,7 @@ class StreamResolver:
             raise DataMissing(f"stream {head.name}: {start.kind.value} cannot be found: {error.message}") from error
         return await self._numbered(head, place)
 
-    async def _numbered(self, head: Head, place: RecordPlace) -> ResolvedPlace:
+    async def _numbered(self, head: Head, place: RecordAddress) -> ResolvedPlace:
         """A place among lost records, with the sequence number derived from the records before it."""
         number, entry, slot = place
         async with aclosing(self.segments(head, place, place)) as segments:
@@ -282,7 +282,7 @@ class StreamResolver:
         return min(ResolvedPlace(found.place, found.sequence), latest)
 
     async def segments(
-        self, head: Head, first: RecordPlace, end: RecordPlace
+        self, head: Head, first: RecordAddress, end: RecordAddress
     ) -> AsyncGenerator[tuple[StreamSegment, int | None], None]:
         """The segments with records of a range, each with the sequence number of its first record, if known.
 
@@ -304,7 +304,7 @@ class StreamResolver:
             before = None if segment.end is None else segment.end.marks.next_sequence
 
 
-def _settled_end(head: Head) -> RecordPlace:
+def _settled_end(head: Head) -> RecordAddress:
     """The place after the last ended segment."""
     ended = [segment for segment in head.segments if segment.end is not None]
     if ended and (end := ended[-1].end) is not None:
@@ -341,7 +341,7 @@ async def resolve_records(place: LedgerLocation, bounds: RecordBounds) -> Record
 
 
 async def listed(
-    streams: StreamResolver, head: Head, first: RecordPlace, end: RecordPlace
+    streams: StreamResolver, head: Head, first: RecordAddress, end: RecordAddress
 ) -> tuple[Head, list[tuple[StreamSegment, int | None]]]:
     """Like ``StreamResolver.segments``, with the head that the segments belong to.
 

@@ -17,9 +17,9 @@ from typing import Any, Final, Self
 from tallybook.core.errors import InvalidArgument
 from tallybook.metadata.records.format import check_format
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
-from tallybook.stream.position import TAG_CHARS, Position
+from tallybook.stream.position import TAG_CHARS, Position, RecordAddress
 
-from ..query.record_snapshot import RecordPlace, RecordRange
+from ..query.record_snapshot import RecordRange
 
 FORMAT: Final = 1
 NO_NUMBER: Final = -1
@@ -37,9 +37,9 @@ class StreamProgress:
     """
 
     name: str
-    at: RecordPlace
+    at: RecordAddress
     sequence: int
-    begun: RecordPlace | None = None
+    begun: RecordAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class RecordOffset:
         return {"streams": streams, "behind": {"records": records}}
 
 
-def _text(place: RecordPlace, stream_id: str) -> str:
+def _text(place: RecordAddress, stream_id: str) -> str:
     return str(Position(*place, tag=stream_id[:TAG_CHARS]))
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap, TallybookError
-from tallybook.stream.position import TAG_CHARS, Position
+from tallybook.stream.position import TAG_CHARS, Position, RecordAddress
 
 from ..query.partitions import EntryPartition, PlannedRange
-from ..query.record_snapshot import RecordPlace
 
 RecordGapKind: TypeAlias = Literal["lost", "truncated", "deleted"]
 
@@ -87,7 +86,7 @@ class RecordPartition(EntryPartition):
     """Gaps known when the query was planned."""
 
 
-def wanted_entries(number: int, last_entry: int, first: RecordPlace, end: RecordPlace) -> tuple[int, int] | None:
+def wanted_entries(number: int, last_entry: int, first: RecordAddress, end: RecordAddress) -> tuple[int, int] | None:
     """The entries of a segment that contain a range of records; ``None``: none.
 
     Args:

@@ -32,10 +32,10 @@ from tallybook.runtime.tasks import Tasks
 from ..catalog.catalog import StreamCatalog
 from ..catalog.head import Head, StreamSegment
 from ..gaps import Gap, GapReason, is_lost
-from ..position import TAG_CHARS, Position
+from ..position import TAG_CHARS, Position, RecordAddress
 from ..records.envelope import Envelope, EnvelopeKind, Record
 from ..start import Start
-from .seek import Place, Seeker
+from .seek import Seeker
 from .tails import SharedTails, Unreadable, opened
 
 Gaps: TypeAlias = Literal["raise", "yield"]
@@ -76,7 +76,7 @@ class Bookmark(NamedTuple):
         tag: of the stream.
     """
 
-    place: Place | None
+    place: RecordAddress | None
     sequence: int | None
     fits: Callable[[Record], bool] | None
     lost: TallybookError | None
@@ -131,7 +131,7 @@ class StreamScan:
         self._slow = slow
         self._stream_id = self._name = self._tag = ""
         """Set once the stream was found."""
-        self._place: Place | None = None
+        self._place: RecordAddress | None = None
         self._fits: Callable[[Record], bool] | None = None
         self._sequence: int | None = None
         """Number of the next record, once known."""
@@ -216,7 +216,7 @@ class StreamScan:
         self._stream_id, self._name, self._tag = head.stream_id, head.name, head.stream_id[:TAG_CHARS]
         return head
 
-    async def _first_place(self, head: Head) -> Place:
+    async def _first_place(self, head: Head) -> RecordAddress:
         place, self._fits = await self._seeker.find(head, self._start)
         if place == head.truncation.place:
             self._sequence = head.truncation.sequence

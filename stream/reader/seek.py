@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
@@ -14,12 +14,10 @@ from tallybook.core.ids import NO_ENTRY
 from ..catalog.catalog import StreamCatalog
 from ..catalog.head import Head, StreamSegment, Truncation
 from ..gaps import is_lost
+from ..position import RecordAddress
 from ..records.envelope import Envelope, Record, StreamMarks
 from ..start import Start, StartKind
 from .segment_end import envelope_at, last_record
-
-Place: TypeAlias = tuple[int, int, int]
-"""Segment, entry and slot."""
 
 
 class SeekResult(NamedTuple):
@@ -30,7 +28,7 @@ class SeekResult(NamedTuple):
         fits: the first record from ``place`` on for which it is true is the start; ``None``: the very first.
     """
 
-    place: Place
+    place: RecordAddress
     fits: Callable[[Record], bool] | None = None
 
 
@@ -93,7 +91,7 @@ class Seeker:
             raise InvalidArgument(f"stream {head.name} has no record {slot} in entry {entry} of segment {number}")
         return Truncation(number, entry, slot, envelope.first_sequence + slot)
 
-    async def after_lost(self, head: Head, start: Start, place: Place) -> Place:
+    async def after_lost(self, head: Head, start: Start, place: RecordAddress) -> RecordAddress:
         """The place of the first readable record that matches ``start``, or the end of its segment.
 
         Args:
@@ -124,7 +122,7 @@ class Seeker:
                 return segment.number, entry, slots[0] if slots else 0
         return segment.number, last + 1, 0
 
-    async def last(self, head: Head) -> tuple[Place, int] | None:
+    async def last(self, head: Head) -> tuple[RecordAddress, int] | None:
         """Place and number of the last record that readers see; ``None`` if there is none.
 
         Raises:
@@ -146,7 +144,7 @@ class Seeker:
                 return place, envelope.marks.next_sequence - 1
         return None
 
-    async def _latest(self, head: Head) -> Place:
+    async def _latest(self, head: Head) -> RecordAddress:
         for _ in range(_MAX_ATTEMPTS):
             if not head.segments:
                 return max((head.next_segment, 0, 0), head.truncation.place)
@@ -161,7 +159,7 @@ class Seeker:
             head = await self._catalog.read(head.stream_id, head.name)
         raise NoSuchLedger(f"stream {head.name}: its last segments were deleted during each of {_MAX_ATTEMPTS} reads")
 
-    async def _at(self, head: Head, start: Start) -> Place:
+    async def _at(self, head: Head, start: Start) -> RecordAddress:
         position = start.position
         if position is None:
             raise InvalidArgument("a start at a position needs one")
@@ -174,7 +172,7 @@ class Seeker:
             raise InvalidArgument(f"{position} lies beyond the end of segment {segment} of stream {head.name}")
         return segment, entry, slot + (start.kind is StartKind.AFTER)
 
-    async def _first_that(self, head: Head, reached: Callable[[StreamMarks], bool]) -> Place:
+    async def _first_that(self, head: Head, reached: Callable[[StreamMarks], bool]) -> RecordAddress:
         behind = (head.next_segment, 0, 0)
         if head.segments and head.segments[-1].end is not None:
             behind = (head.segments[-1].number, head.segments[-1].end.last_entry + 1, 0)

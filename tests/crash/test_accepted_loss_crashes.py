@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.bookie.directories.cookie import decode_cookie
 from tallybook.bookie.directories.limbo import Limbo
-from tallybook.bookie.directories.storage_directories import own_places
+from tallybook.bookie.directories.storage_directories import own_directories
 from tallybook.bookie.recovery import accepted_loss as accepting_loss
 from tallybook.bookie.recovery.accepted_loss import accept_loss
 from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
@@ -127,16 +127,16 @@ def test_a_loss_that_leaves_ledgers_out_of_limbo_is_found(monkeypatch: pytest.Mo
 
 
 def test_a_part_that_is_made_again_before_the_limbo_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    store_limbo, make_place = accepting_loss.store_limbo, accepting_loss._make_place
+    store_limbo, make_place = accepting_loss.store_limbo, accepting_loss._make_directory
 
     async def late(disk: SimDisk, path: str, limbo: Limbo) -> None:
         """The parts come first."""
         cookie = decode_cookie(disk.peek(f"{ROOT}/cookie"), "cookie")
         await accepting_loss._put_aside(disk, f"{ROOT}/journal", 1)
         await accepting_loss.write_format(
-            disk, accepting_loss.DirectoryLayout(ROOT), {"journal": "given-up"}, own_places(ROOT)
+            disk, accepting_loss.DirectoryLayout(ROOT), {"journal": "given-up"}, own_directories(ROOT)
         )
-        await make_place(disk, own_places(ROOT).journal[0], cookie)
+        await make_place(disk, own_directories(ROOT).journal[0], cookie)
         await store_limbo(disk, path, limbo)
 
     monkeypatch.setattr(accepting_loss, "store_limbo", late)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tallybook.bookie.directories.layout import DirectoryLayout, read_format
-from tallybook.bookie.directories.storage_directories import listed_places
+from tallybook.bookie.directories.storage_directories import listed_directories
 from tallybook.bookie.journal.journals import journal_of
 from tallybook.bookie.recovery.index_rebuild import RebuildReport
 from tallybook.bookie.recovery.lost_index import rebuild_stopped
@@ -58,7 +58,7 @@ async def logs_of(disk: SimDisk) -> list[str]:
 
 
 async def listed(disk: SimDisk) -> list[str]:
-    return [place.path for place in listed_places(await read_format(disk, DirectoryLayout(ROOT)), ROOT)]
+    return [place.path for place in listed_directories(await read_format(disk, DirectoryLayout(ROOT)), ROOT)]
 
 
 class Store:

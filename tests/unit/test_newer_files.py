@@ -37,8 +37,8 @@ def newer_record_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CONSTANTS = {
     "cookie": [(cookie, "VERSION")],
-    "place": [(places, "PLACE_VERSION")],
-    "format file": [(directories, "FORMAT_VERSION"), (directories, "FORMAT_WITH_PLACES")],
+    "place": [(places, "DIRECTORY_VERSION")],
+    "format file": [(directories, "FORMAT_VERSION"), (directories, "FORMAT_WITH_DIRECTORIES")],
     "limbo marker": [(limbo, "VERSION")],
     "superblock": [(superblock, "VERSION")],
     "segment and blocks": [(journal_format, "VERSION")],

@@ -87,7 +87,7 @@ class Case(NamedTuple):
 
 
 def text_record(module: ModuleType, constant: str, values: dict[str, str]) -> Case:
-    kind = getattr(module, "KIND", None) or getattr(module, "PLACE_KIND", None) or directories.FORMAT_KIND
+    kind = getattr(module, "KIND", None) or getattr(module, "DIRECTORY_KIND", None) or directories.FORMAT_KIND
     known = getattr(module, constant)
     from tallybook.bookie.storage.text_record import decode_record, encode_record  # noqa: PLC0415
 
@@ -157,8 +157,8 @@ BYTES = {
         lambda data: ledger_state.decode_row(7, data),
     ),
     "cookie": text_record(cookie, "VERSION", {"bookie_id": "b"}),
-    "format file": text_record(directories, "FORMAT_WITH_PLACES", {"journal": "begun"}),
-    "place": text_record(places, "PLACE_VERSION", {"bookie_id": "b"}),
+    "format file": text_record(directories, "FORMAT_WITH_DIRECTORIES", {"journal": "begun"}),
+    "place": text_record(places, "DIRECTORY_VERSION", {"bookie_id": "b"}),
     "limbo": text_record(limbo, "VERSION", {"events": "0"}),
     "scrub": text_record(scrub, "VERSION", {"after": "0"}),
     "ledger": next_version(

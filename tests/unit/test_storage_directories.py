@@ -9,8 +9,8 @@ from tallybook.bookie.directories.layout import DataDirectory, claim
 from tallybook.bookie.directories.storage_directories import (
     DirectoryCookie,
     StorageDirectory,
-    listed_places,
-    own_places,
+    listed_directories,
+    own_directories,
     values_of,
 )
 from tallybook.bookie.storage.entry_log.format import log_name
@@ -79,13 +79,13 @@ async def test_without_the_setting_nothing_is_different(host: Host) -> None:
 
 def test_the_files_of_the_documentation_are_what_is_written() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/formats/cookie.md").read_text()
-    places = own_places("/dir")
+    places = own_directories("/dir")
     places = replace(places, ledgers=(*places.ledgers, StorageDirectory("ledgers", "3f0c77a1", "/disk2/tallybook")))
     uuid, cluster = "6f4c1d0e-52a7-4b0e-9d55-0c2f6f6f0b11", "0b7a9c1e-8f14-4d57-a0f5-3e9d2c1b4a60"
     listed = encode_record("bookie-directory", 2, {"directory": uuid, "journal": "begun", **values_of(places, "/dir")})
     for file in (listed, DirectoryCookie("bookie-1", uuid, cluster, "ledgers-3f0c77a1").encode()):
         assert f"```\n{file.decode()}```" in page
-    assert listed_places(decode_record("bookie-directory", 2, listed, "FORMAT"), "/dir") == places
+    assert listed_directories(decode_record("bookie-directory", 2, listed, "FORMAT"), "/dir") == places
 
 
 async def test_directories_are_named_once_and_known_again(host: Host) -> None:

@@ -60,7 +60,7 @@ def cookie(data: bytes) -> None:
     """The cookie: the bookie that the directory belongs to."""
     for given in _each_way(data):
         _values(given, "cookie", 1)
-        _values(given, places.PLACE_KIND, places.PLACE_VERSION)
+        _values(given, places.DIRECTORY_KIND, places.DIRECTORY_VERSION)
         _comes_back(given, decode_cookie)
         _comes_back(given, places._decode)
         disk = OneFile("/other/cookie", given)
@@ -81,7 +81,7 @@ def some_formats() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "bookie/directories/layout.py:_decode_format", "bookie/directories/layout.py:read_format",
-    "bookie/directories/storage_directories.py:listed_places", "bookie/directories/storage_directories.py:_listed",
+    "bookie/directories/storage_directories.py:listed_directories", "bookie/directories/storage_directories.py:_listed",
     "bookie/directories/layout.py:DataDirectory.boots", seeds=some_formats, )  # fmt: skip
 def format_file(data: bytes) -> None:
     """The format file: properties of a data directory, and locations of its parts."""
@@ -90,8 +90,8 @@ def format_file(data: bytes) -> None:
         if values is not REFUSED:
             int(values.get(directories.BOOTS, "0"))
             int(values.get(directories.LOGS, "0"))
-            found = places.listed_places(values, "/b")
-            places.without_places(values)
+            found = places.listed_directories(values, "/b")
+            places.without_directories(values)
             places.values_of(found, "/b")
 
 
