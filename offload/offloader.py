@@ -83,7 +83,7 @@ class Offloader:
         self._clock = clock
         self._records = RecordsCopier(survey.store, store, workers, clock)
         self._dead_space = DeadSpace(store, reader, settings)
-        self._failures = Failures(settings.retry_s)
+        self._failures = Failures(clock, rng.fork("failures"), settings.retry_s)
         self._waiting_since = WaitingSince(settings)
         self._tidied_at: float | None = None
         self.totals = Totals()
@@ -159,11 +159,10 @@ class Offloader:
         self._tidied_at = began
 
     async def _archive(self) -> None:
-        now = self._clock.monotonic()
         ledgers = [
             ledger
             for ledger in due(self._survey.ledgers.values(), self._settings, self._now_ms())
-            if not self._failures.waits(ledger.ledger_id, now)
+            if not self._failures.waits(ledger.ledger_id)
         ]
         for moved in await self._move(pack(ledgers, self._settings, self._now_ms())):
             self.totals.ledgers_archived += len(moved.archived)
@@ -183,10 +182,10 @@ class Offloader:
                 self._report_failed(metadata.ledger_id, error.message)
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
-        now, keys = self._clock.monotonic(), {found.key for found in objects}
+        keys = {found.key for found in objects}
         every = self._survey.ledgers.values()
         dead = await self._dead_space.mostly_dead(every, keys)
-        ledgers = [metadata for metadata in every if not self._failures.waits(metadata.ledger_id, now)]
+        ledgers = [metadata for metadata in every if not self._failures.waits(metadata.ledger_id)]
         for moved in await self._move(compact(ledgers, keys, self._settings, dead)):
             self.totals.ledgers_moved += len(moved.archived)
 
@@ -214,18 +213,16 @@ class Offloader:
         self.totals.objects_written += bool(moved.object_bytes)
         self.totals.payload_bytes += moved.payload_bytes
         self.totals.object_bytes += moved.object_bytes
-        now = self._clock.monotonic()
         for ledger_id, why in moved.failed:
-            self._failures.add(ledger_id, now)
+            self._failures.add(ledger_id)
             self.totals.failed(why, ledger_id=ledger_id)
 
     def _failed(self, wanted: PlannedObject, error: TallybookError) -> None:
         if is_defect(error):
             raise error
         sometimes("offload: an object failed")
-        now = self._clock.monotonic()
         for ledger in wanted.ledgers:
-            self._failures.add(ledger.ledger_id, now)
+            self._failures.add(ledger.ledger_id)
         self.totals.failed(error.message, ledger_ids=[ledger.ledger_id for ledger in wanted.ledgers])
 
     def _report_unreadable(self) -> None:
@@ -234,23 +231,22 @@ class Offloader:
             self._report_failed(ledger_id, why)
 
     def _report_failed(self, ledger_id: int, why: str) -> None:
-        now = self._clock.monotonic()
-        if not self._failures.waits(ledger_id, now):
-            self._failures.add(ledger_id, now)
+        if not self._failures.waits(ledger_id):
+            self._failures.add(ledger_id)
             self.totals.failed(why, ledger_id=ledger_id)
 
     async def _release(self) -> None:
         """Release the copies of archived ledgers, after another check of their objects."""
         by_object: dict[str, IndexRoot | None] = {}
-        now, asked = self._clock.monotonic(), ObjectPass(self._store)
+        asked = ObjectPass(self._store)
         for metadata in spread(releasable(self._survey.ledgers.values(), self._settings, self._now_ms())):
             receipt = metadata.archived
-            if receipt is None or any(self._failures.waits(name, now) for name in (receipt.key, metadata.ledger_id)):
+            if receipt is None or any(self._failures.waits(name) for name in (receipt.key, metadata.ledger_id)):
                 continue
             try:
                 if receipt.key not in by_object:
                     if asked.ended:
-                        self.passed_over += receipt.key not in self._failures.known
+                        self.passed_over += receipt.key not in self._failures
                         continue  # objects that time out are retried with growing pauses: later passes continue
                     by_object[receipt.key] = await self._read_directory(receipt, asked)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
@@ -272,7 +268,7 @@ class Offloader:
                 raise
             sometimes("offload: an object is not found whole before its release")
             if isinstance(error, ArchiveDenied | ArchiveUnavailable):
-                self._failures.add(receipt.key, self._clock.monotonic())
+                self._failures.add(receipt.key)
             self.totals.failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
             return None
         if size != receipt.object_bytes:

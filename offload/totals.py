@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
 
 _log = logger("offload")
 
@@ -63,34 +66,33 @@ class Backlog:
     orphans: int = 0
 
 
-@dataclass(slots=True)
-class _Failure:
-    tries: int
-    again_at: float
-
-
-@dataclass(slots=True)
 class Failures:
     """Retry times of ledgers that could not be archived, and of objects that the store refuses.
 
     Args:
-        first_pause: first pause in seconds.
+        first_s: bound of the first pause in seconds; each failure doubles it.
     """
 
-    first_pause: float
-    known: dict[int | str, _Failure] = field(default_factory=dict)
-    """By ledger id or object key."""
+    def __init__(self, clock: Clock, rng: Rng, first_s: float) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._first_s = first_s
+        self._known: dict[int | str, tuple[Backoff, float]] = {}
+        """By ledger id or object key: the pauses, and when the current one ends."""
 
-    def add(self, name: int | str, now: float) -> None:
-        """Count a failure; each doubles the pause."""
-        tries = self.known[name].tries + 1 if name in self.known else 1
-        # The exponent is bounded: an object refused for years must not overflow a float.
-        pause = min(self.first_pause * 2 ** min(tries - 1, 30), MAX_RETRY_SECONDS)
-        self.known[name] = _Failure(tries, now + pause)
-        if len(self.known) > MAX_REMEMBERED_FAILURES:
-            del self.known[next(iter(self.known))]
+    def __contains__(self, name: int | str) -> bool:
+        return name in self._known
 
-    def waits(self, name: int | str, now: float) -> bool:
+    def add(self, name: int | str) -> None:
+        """Count a failure."""
+        if name in self._known:
+            pauses, _ = self._known[name]
+        else:
+            pauses = Backoff(self._clock, self._rng, first_s=self._first_s, longest_s=MAX_RETRY_SECONDS)
+        self._known[name] = pauses, self._clock.monotonic() + pauses.next_s()
+        if len(self._known) > MAX_REMEMBERED_FAILURES:
+            del self._known[next(iter(self._known))]
+
+    def waits(self, name: int | str) -> bool:
         """Whether it is too early for a retry."""
-        failure = self.known.get(name)
-        return failure is not None and now < failure.again_at
+        return name in self._known and self._clock.monotonic() < self._known[name][1]

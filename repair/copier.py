@@ -46,7 +46,7 @@ from tallybook.core.ranges import assigned_ranges, missing_ranges
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger.untrusted_copies import trusted_until, untrusted_bookies
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import lengthened
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import SideTask
@@ -327,10 +327,12 @@ class Copier:
 
     async def _add(self, connection: BookieConnection, batch: Buffer, identity: bytes) -> None:
         await self._pace.spend(len(batch))
-        waited = 0.0
+        deadline = self._clock.monotonic() + BUSY_SECONDS
+        backoff = Backoff(self._clock, self._rng, first_s=MIN_PAUSE_SECONDS, deadline=deadline)
         while True:
+            queued = self._clock.monotonic()
             async with self._add_slots.acquire_any([connection.bookie_id]):
-                asked = self._clock.monotonic()
+                backoff.deadline += self._clock.monotonic() - queued
                 try:
                     await connection.repair_add(bytes(batch), identity=identity)
                 except Busy as error:
@@ -341,12 +343,9 @@ class Copier:
                     self.copied_batches += 1
                     self.copied_bytes += len(batch)
                     return
-            pause = lengthened(self._rng, max(busy.retry_after_ms / 1000, MIN_PAUSE_SECONDS))
-            waited += self._clock.monotonic() - asked + pause
-            if waited > BUSY_SECONDS:
+            if not await backoff.pause(max(busy.retry_after_ms / 1000, MIN_PAUSE_SECONDS)):
                 # For example because its disk is full. A later repair tries again, or another bookie replaces it.
                 raise busy
-            await self._clock.sleep(pause)
 
 
 def _too_large(connection: BookieConnection, batch: Buffer) -> EntryTooLarge:

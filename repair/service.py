@@ -22,6 +22,7 @@ from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.registry import Metrics
@@ -59,6 +60,7 @@ class RepairService:
         self._client = client
         self._settings = settings
         self._clock = world.clock
+        self._rng = rng.fork("passes")
         self._leads = False
         self._address = ""
         """Host and port of the HTTP endpoints; empty if the service has none."""
@@ -126,7 +128,7 @@ class RepairService:
         try:
             while True:
                 await self._run_pass()
-                await self._clock.sleep(self._settings.interval_s)
+                await self._clock.sleep(with_drift(self._rng, self._settings.interval_s))
         finally:
             self._leads = False
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tallybook.core.errors import HandleClosed, TallybookError, is_defect
 from tallybook.metadata.records.leader import Leadership
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import spread
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
@@ -39,6 +40,7 @@ async def run_janitor(
         HandleClosed: the store, or its client, is closed.
     """
     counts = load or StreamLoad()
+    pauses = rng.fork("passes")
 
     async def passes() -> None:
         try:
@@ -61,7 +63,7 @@ async def run_janitor(
                     raise
                 counts.janitor_failures += 1
                 _log.warning("janitor pass failed", error=error.message)
-            await clock.sleep(interval_s)
+            await clock.sleep(spread(pauses, interval_s))
 
     leadership = Leadership(
         streams.metadata_store, clock, rng.fork("stream keeper"), record=LEADER_RECORD, lease_s=LEASE_SECONDS

@@ -21,6 +21,7 @@ from typing import Final
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DamagedFile
 from tallybook.core.settings import BookieSettings
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
 
 from ..bookie import Bookie
@@ -41,8 +42,9 @@ from .world import BookieWorld
 
 _log = logger("bookie.boot")
 
-REREAD_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
-"""Pauses between attempts to read a journal when the device refuses parts of it."""
+MAX_REREADS: Final = 3
+REREAD_SECONDS: Final = 1.0
+"""Further attempts to read a journal when the device refuses parts of it, and the pause before each."""
 
 
 async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
@@ -107,17 +109,18 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
 
     A lost record leaves ledgers in limbo until they are repaired, and the error may be transient.
     """
-    pauses = iter(REREAD_PAUSES_SECONDS)
+    pauses = Backoff(world.clock, world.rng.fork("reread"), first_s=REREAD_SECONDS)
+    left = MAX_REREADS
     while True:
         recovered = await RecoveredJournals.recover(
             world.disk, directory.places.journal_paths, settings.journal, world.rng
         )
-        pause_seconds = next(pauses, None)
-        if not recovered.refused or pause_seconds is None:
+        if not (recovered.refused and left):
             return recovered
+        left -= 1
         sometimes("boot: the journal is read once more")
-        _log.warning("the device refuses parts of the journal; reading again", pause_seconds=pause_seconds)
-        await world.clock.sleep(pause_seconds)
+        _log.warning("the device refuses parts of the journal; reading again", attempts_left=left)
+        await pauses.pause()
 
 
 def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals) -> None:

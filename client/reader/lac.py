@@ -17,7 +17,8 @@ from tallybook.core.limits import KIB
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.concurrency.backoff import Backoff, jittered
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, run_until_set
 
 from ..ports import Connections
@@ -147,11 +148,12 @@ class TailPolls:
     """
 
     def __init__(
-        self, connections: Connections, changed: LedgerWatch, *, clock: Clock, tasks: Tasks, retry_s: float
+        self, connections: Connections, changed: LedgerWatch, *, clock: Clock, rng: Rng, tasks: Tasks, retry_s: float
     ) -> None:
         self._connections = connections
         self._watch = changed
         self._clock = clock
+        self._rng = rng
         self._tasks = tasks
         self._retry_s = retry_s
         self._first: str | None = None
@@ -248,7 +250,7 @@ class TailPolls:
                 if all(other in self._refused for other in others):
                     return None
             # Others may answer; ask this one again only after a pause.
-            await self._clock.sleep(max(self._retry_s, timeout_ms / 1000))
+            await self._clock.sleep(jittered(self._rng, max(self._retry_s, timeout_ms / 1000)))
             return None
 
     async def close(self) -> None:

@@ -72,7 +72,9 @@ class TailWaiter:
 
     def __init__(self, view: LedgerView, fetcher: EntryFetcher, context: ReaderContext) -> None:
         retry_s, watch = context.settings.reconnect_ms / 1000, context.watch(view.metadata.ledger_id)
-        self.polls = TailPolls(context.connections, watch, clock=context.clock, tasks=context.tasks, retry_s=retry_s)
+        self.polls = TailPolls(
+            context.connections, watch, clock=context.clock, rng=context.rng, tasks=context.tasks, retry_s=retry_s
+        )
         self._view = view
         self._fetcher = fetcher
         self._context = context

@@ -98,7 +98,7 @@ class EnsembleChanger:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._next_write: ChangeEnsemble | None = None
-        self._search_pause_s = SEARCH_AGAIN_S
+        self._searches = Backoff(clock, common.rng, first_s=SEARCH_AGAIN_S, longest_s=LONGEST_SEARCH_AGAIN_S)
         self._long_pause: asyncio.Timeout | None = None
         """The pause between two searches while an ack quorum serves; the loss of the quorum ends it."""
         self._failures = Backoff(clock, common.rng, first_s=SEARCH_AGAIN_S, longest_s=LONGEST_PAUSE_S)
@@ -129,7 +129,7 @@ class EnsembleChanger:
 
     async def _run(self) -> None:
         watch = self._replacements.watch()
-        self._search_pause_s = SEARCH_AGAIN_S
+        self._searches.reset()
         self._failures.reset()
         try:
             while self._machine.wanted(self._attention.now()):
@@ -201,16 +201,15 @@ class EnsembleChanger:
         """Wait for a membership change, at most for a pause that doubles while an ack quorum serves."""
         lost = self._machine.quorum_lost
         if lost:
-            self._search_pause_s = SEARCH_AGAIN_S
+            self._searches.reset()
         pauses = self._common.search_pauses
         try:
             with pauses.pausing(urgent=lost):
-                pause_s = pauses.pause_s(self._search_pause_s, urgent=lost)
+                pause_s = self._searches.next_s(at_least_s=pauses.fair_s(urgent=lost))
                 async with asyncio.timeout(pause_s) as pause:
                     self._long_pause = None if lost else pause
                     await watch.changed()
         except TimeoutError:
-            self._search_pause_s = min(2 * self._search_pause_s, LONGEST_SEARCH_AGAIN_S)
             return
         except MetadataUnavailable:
             # The watch has failed: pause instead.

@@ -46,7 +46,7 @@ class SharedWriterServices:
         self.lacs = ExplicitLacs(clock, later)
         self.connector = BookieConnector(connections, clock, rng, tasks, later, pause_s=settings.reconnect_ms / 1000)
         self.metadata = MetadataQueue()
-        self.search_pauses = SearchBackoff(rng)
+        self.search_pauses = SearchBackoff()
         period_s = max(min(100, settings.add_timeout_ms // 8, settings.away_timeout_ms // 16), 10) / 1000
         silence_s = settings.add_timeout_ms / 1000
         self._timer, self._urgent_timer = (

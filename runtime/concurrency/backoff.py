@@ -21,6 +21,11 @@ def lengthened(rng: Rng, pause_s: float) -> float:
     return max(pause_s, _MIN_LENGTHENED_S) * (1 + rng.random() / 2)
 
 
+def with_drift(rng: Rng, interval_s: float) -> float:
+    """A random pause between ``interval_s`` and 1.1 of it, so that processes started together drift apart."""
+    return interval_s * (1 + rng.random() / 10)
+
+
 class Backoff:
     """The pauses between the attempts of one operation.
 
@@ -52,10 +57,14 @@ class Backoff:
         await self._clock.sleep(pause_s)
         return True
 
-    def next_s(self) -> float:
-        """Seconds to wait now: random between half the bound and the bound."""
+    def next_s(self, *, at_least_s: float = 0.0) -> float:
+        """Seconds to wait now: random between half the bound and the bound.
+
+        Args:
+            at_least_s: the bound if it is larger, for example because many share what is asked.
+        """
         bound, self._bound_s = self._bound_s, min(self._longest_s, 2 * self._bound_s)
-        return jittered(self._rng, bound)
+        return jittered(self._rng, max(bound, at_least_s))
 
     def reset(self) -> None:
         """Start again with the shortest pause, after an attempt that succeeded."""

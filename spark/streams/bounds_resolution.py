@@ -21,6 +21,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.runtime.clock import Clock, RealClock
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import SystemRng
 from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.catalog.head import FIRST_SEGMENT, Head, StreamSegment
@@ -111,6 +112,7 @@ class StreamResolver:
             DataMissing: the last segment is lost.
             As ``Client.open_ledger`` and ``LedgerReader.read_entry``.
         """
+        pauses = Backoff(self._clock, SystemRng(), first_s=RETRY_SECONDS)
         for _ in range(MAX_ATTEMPTS):
             try:
                 found, hidden = await self._end_of(head)
@@ -120,7 +122,7 @@ class StreamResolver:
                 if not hidden:
                     return found
             # The segment has just ended, and its bookies do not know its last add confirmed yet.
-            await self._clock.sleep(RETRY_SECONDS)
+            await pauses.pause()
             head = await self.catalog.read(head.stream_id, head.name)
         try:
             return (await self._end_of(head))[0]

@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tallybook.runtime.concurrency.backoff import jittered
-from tallybook.runtime.rng import Rng
-
 URGENT_SEARCH_S: Final = 500e-6
 """Event loop time budgeted for one search of a writer without an ack quorum."""
 
@@ -20,10 +17,9 @@ SEARCH_S: Final = 13e-3
 
 
 class SearchBackoff:
-    """Pauses between two searches; shared by the writers of one client."""
+    """Fair share of the searches; shared by the writers of one client."""
 
-    def __init__(self, rng: Rng) -> None:
-        self._rng = rng
+    def __init__(self) -> None:
         self._pausing = {False: 0, True: 0}
         """Number of pausing writers, by whether they are urgent (without an ack quorum)."""
 
@@ -36,8 +32,6 @@ class SearchBackoff:
         finally:
             self._pausing[urgent] -= 1
 
-    def pause_s(self, longest_s: float, *, urgent: bool) -> float:
-        """A writer's pause, up to ``longest_s``, or longer if very many writers pause. Urgent ones only count urgent
-        ones."""
-        fair_s = self._pausing[urgent] * (URGENT_SEARCH_S if urgent else SEARCH_S)
-        return jittered(self._rng, max(longest_s, fair_s))
+    def fair_s(self, *, urgent: bool) -> float:
+        """The shortest pause that keeps all searches within their time. Urgent writers only count urgent ones."""
+        return self._pausing[urgent] * (URGENT_SEARCH_S if urgent else SEARCH_S)
