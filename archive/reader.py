@@ -34,7 +34,7 @@ from .entry_location import ArchiveLocation
 from .format.batch_rows import plain_values, rebuild_batch
 from .format.index_codec import IndexRoot, RowGroup, Run, read_batches, read_directory, read_pages
 from .format.index_tables import BatchTable, PageTable
-from .metrics import CACHES
+from .metrics import ARCHIVE_READER_METRICS, CacheLoad
 from .objects.port import ObjectStore
 
 T = TypeVar("T")
@@ -73,17 +73,12 @@ class ArchiveReader:
         self._settings = settings or ArchiveReaderSettings()
         self._index: LRUCache[tuple[str, int], Any] = LRUCache(self._settings.index_cache_bytes, getsizeof=_cost)
         self._pages: LRUCache[tuple[str, int], list[bytes]] = LRUCache(self._settings.page_cache_bytes, getsizeof=_held)
+        self._load = CacheLoad({"index": self._index, "pages": self._pages})
         self._loading: dict[tuple[str, int], asyncio.Task[Any]] = {}
-        self._hits = dict.fromkeys(CACHES, 0)
-        self._misses = dict.fromkeys(CACHES, 0)
 
     def readings(self) -> dict[str, MetricValue]:
-        """Values for ``ARCHIVE_READER_METRICS``."""
-        found: dict[str, MetricValue] = {}
-        for name, cache in (("index", self._index), ("pages", self._pages)):
-            found |= {f"cache_bytes_{name}": cache.currsize, f"cache_max_bytes_{name}": cache.maxsize}
-            found |= {f"cache_hits_{name}": self._hits[name], f"cache_misses_{name}": self._misses[name]}
-        return found
+        """Values of ``ARCHIVE_READER_METRICS``."""
+        return ARCHIVE_READER_METRICS.readings(self._load)
 
     async def batches(
         self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
@@ -213,10 +208,10 @@ class ArchiveReader:
     async def _once(self, key: tuple[str, int], load: Callable[[], Awaitable[T]]) -> T:
         """The value cached under ``key``, or loaded by ``load``: once for all concurrent callers."""
         if key in self._index:
-            self._hits["index"] += 1
+            self._load.hits["index"] += 1
             found: T = self._index[key]
             return found
-        self._misses["index"] += 1
+        self._load.misses["index"] += 1
         loading = self._loading.get(key)
         if loading is None:
 
@@ -246,8 +241,8 @@ class ArchiveReader:
         numbers = range(table.at_row(row), table.at_row(end - 1) + 1)
         pages = {number: self._pages.get((receipt.key, int(table.offsets[number]))) for number in numbers}
         absent = [number for number in numbers if pages[number] is None]
-        self._misses["pages"] += len(absent)
-        self._hits["pages"] += len(numbers) - len(absent)
+        self._load.misses["pages"] += len(absent)
+        self._load.hits["pages"] += len(numbers) - len(absent)
         for missing in _ranges(table, absent, self._settings.max_read_bytes):
             offset = int(table.offsets[missing.start])
             data = await self._store.read(receipt.key, offset, int(table.offsets[missing.stop]) - offset)

@@ -15,6 +15,7 @@ from tallybook.offload.metrics import OFFLOAD_METRICS
 from tallybook.repair.metrics import REPAIR_METRICS
 from tallybook.runtime.grpc.load import GRPC_METRICS
 from tallybook.runtime.http.load import HTTP_METRICS
+from tallybook.runtime.http.server import READY_METRICS
 from tallybook.runtime.metrics.catalogue import MetricInfo
 from tallybook.runtime.metrics.registry import PROCESS_METRICS
 from tallybook.runtime.security.denial_log import REFUSAL_METRICS
@@ -23,20 +24,22 @@ from tallybook.runtime.tracing.catalogue import TRACE_METRICS
 from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 
 ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
-    "Any process": PROCESS_METRICS,
-    "Any process, of its HTTP port": HTTP_METRICS,
-    "Any process, of who is refused": REFUSAL_METRICS,
-    "Bookies and gateways, of their gRPC port": GRPC_METRICS,
-    "Any process with security": SECURITY_METRICS,
+    "Any process": (*READY_METRICS.catalogue, *PROCESS_METRICS),
+    "Any process, of its HTTP port": HTTP_METRICS.catalogue,
+    "Any process, of who is refused": REFUSAL_METRICS.catalogue,
+    "Bookies and gateways, of their gRPC port": GRPC_METRICS.catalogue,
+    "Any process with security": SECURITY_METRICS.catalogue,
     "A bookie": (*BOOKIE_METRICS.catalogue, *service.METRICS.catalogue),
-    "An offloader": OFFLOAD_METRICS,
-    "A repair": REPAIR_METRICS,
-    "A gateway": GATEWAY_METRICS,
-    "Streams, in a gateway": STREAM_METRICS,
+    "An offloader": OFFLOAD_METRICS.catalogue,
+    "A repair": REPAIR_METRICS.catalogue,
+    "A gateway": GATEWAY_METRICS.catalogue,
+    "Streams, in a gateway": STREAM_METRICS.catalogue,
     "Subscriptions, in the gateway that leads the stream janitor": LAG_METRICS,
     "Clients: offloaders, repairs, gateways, consoles, your own": CLIENT_METRICS,
-    "Object stores, as offloaders ask them, and clients once they have read from the archive": ARCHIVE_METRICS,
-    "Clients that have read from the archive": ARCHIVE_READER_METRICS,
+    "Object stores, as offloaders ask them, and clients once they have read from the archive": (
+        ARCHIVE_METRICS.catalogue
+    ),
+    "Clients that have read from the archive": ARCHIVE_READER_METRICS.catalogue,
     "Traces, where they are on: bookies and clients": TRACE_METRICS,
-    "The metadata store, as each of them and each bookie sees it": METADATA_METRICS,
+    "The metadata store, as each of them and each bookie sees it": METADATA_METRICS.catalogue,
 }

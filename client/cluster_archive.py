@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tallybook.archive.entry_location import ArchiveLocation
-from tallybook.archive.metrics import archive_readings
+from tallybook.archive.metrics import ARCHIVE_METRICS, ArchiveNumbers
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.core.settings import ClientSettings
@@ -86,7 +86,8 @@ class ClusterArchive:
         """Readings of the object store's load and of the caches; see the port."""
         if self._store is None or self._reader is None:
             return {}
-        return {**archive_readings(self._store.retries, self._store.readings()), **self._reader.readings()}
+        numbers = ArchiveNumbers(self._store.retries, self._store)
+        return {**ARCHIVE_METRICS.readings(numbers), **self._reader.readings()}
 
     async def close(self) -> None:
         """Release what was opened."""

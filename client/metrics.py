@@ -36,7 +36,8 @@ def collector(client: HasStats) -> StatsCollector:
     with NeedsExtra("tallybook.client.metrics"):
         from tallybook.runtime.metrics.registry import StatsCollector  # noqa: PLC0415
 
-    return StatsCollector((*CLIENT_METRICS, *TRACE_METRICS, *ARCHIVE_METRICS, *ARCHIVE_READER_METRICS), client.stats)
+    archive = (*ARCHIVE_METRICS.catalogue, *ARCHIVE_READER_METRICS.catalogue)
+    return StatsCollector((*CLIENT_METRICS, *TRACE_METRICS, *archive), client.stats)
 
 
 def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True, with_archive: bool = True) -> None:
@@ -46,8 +47,8 @@ def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True,
         with_metadata: add the load on the metadata store.
         with_archive: add the load on the object store; off if the process counts that itself.
     """
-    archive = ARCHIVE_METRICS if with_archive else ()
-    metrics.add((*CLIENT_METRICS, *TRACE_METRICS, *archive, *ARCHIVE_READER_METRICS), client.stats)
+    archive = ARCHIVE_METRICS.catalogue if with_archive else ()
+    metrics.add((*CLIENT_METRICS, *TRACE_METRICS, *archive, *ARCHIVE_READER_METRICS.catalogue), client.stats)
     load = client.world.metadata_load
     if with_metadata and load is not None:
-        metrics.add(METADATA_METRICS, load.readings)
+        metrics.add_part(METADATA_METRICS, load)

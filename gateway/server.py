@@ -40,7 +40,7 @@ from .auth import Authorizer
 from .context import GatewayContext
 from .ledgers.service import LEDGER_SERVICE, LedgerService
 from .limits import GatewayLimits
-from .metrics import GATEWAY_METRICS, GatewayCounters, limit_readings, readings
+from .metrics import GATEWAY_METRICS, GatewayCounters, GatewayNumbers
 from .streams.service import STREAM_SERVICE, StreamService
 from .streams.stores import StreamStores
 
@@ -91,7 +91,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
         refusals, in_flight = DenialLog(RealClock(), security or OpenAccess()), RequestsInFlight()
         load = GrpcLoad()
-        metrics.add(GRPC_METRICS, load.readings)
+        metrics.add_part(GRPC_METRICS, load)
         listener = bound_calls(
             settings.listen,
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
@@ -115,8 +115,8 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
         tasks.spawn(listener.connections.run(), name="connections", essential=True)
         context = GatewayContext(client, settings, limits, counts, RealClock(), tasks, authorizer)
         ledgers, streams = LedgerService(context), StreamService(stores, context)
-        metrics.add(GATEWAY_METRICS, lambda: {**readings(counts, limits.total), **limit_readings(settings, stores.ids)})
-        metrics.add(STREAM_METRICS, stores.load.readings)
+        metrics.add_part(GATEWAY_METRICS, GatewayNumbers(counts, limits.total, settings, stores.ids))
+        metrics.add_part(STREAM_METRICS, stores.load)
         metrics.add_series(LAG_METRICS, stores.load.lag_series)
         show_client(metrics, client)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()

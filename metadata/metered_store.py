@@ -12,8 +12,9 @@ from typing import Final, ParamSpec, TypeVar
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, TallybookError
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics, meter_metrics
-from tallybook.runtime.metrics.usage import Meter, MetricValue
+from tallybook.runtime.metrics.catalogue import ErrorCounts
+from tallybook.runtime.metrics.part_metrics import PartMetrics
+from tallybook.runtime.metrics.usage import Meter
 
 from .connection_status import ConnectionStatus
 from .store import BadVersion, BookieInfo, Membership, MembershipWatch, MetadataStore, Ok, Registration, WriteResult
@@ -22,47 +23,15 @@ from .wrapped_store import WrappedStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-METADATA_METRICS: Final = (
-    *meter_metrics("metadata_read", "tallybook_metadata_read", "Reads of the metadata store, listings included"),
-    *meter_metrics("metadata_write", "tallybook_metadata_write", "Writes to the metadata store"),
-    *error_metrics(
-        "metadata_errors",
-        "tallybook_metadata_errors_total",
-        "Operations that failed; MetadataConflict: another client was first; usually retried.",
-    ),
-    MetricInfo(
-        "metadata_connected",
-        "tallybook_metadata_connected",
-        MetricKind.GAUGE,
-        "1 while the store is reachable, else 0: the connection to ZooKeeper is lost. Always 1 with SQLite.",
-    ),
-    MetricInfo(
-        "metadata_expiries",
-        "tallybook_metadata_session_expiries_total",
-        MetricKind.COUNTER,
-        "Sessions that ZooKeeper has expired, with their registrations.",
-    ),
-)
-
 
 class MetadataLoad:
     """Counters and latencies of one process's metadata calls."""
 
     def __init__(self, clock: Clock, link: ConnectionStatus | None = None) -> None:
-        self._link = link or ConnectionStatus()
+        self.link = link or ConnectionStatus()
         self.reads = Meter(clock)
         self.writes = Meter(clock)
         self.errors = ErrorCounts()
-
-    def readings(self) -> dict[str, MetricValue]:
-        """Values for ``METADATA_METRICS``."""
-        return {
-            **self.reads.readings("metadata_read"),
-            **self.writes.readings("metadata_write"),
-            **self.errors.readings("metadata_errors"),
-            "metadata_connected": self._link.connected,
-            "metadata_expiries": self._link.expiries,
-        }
 
     async def read(self, answer: Awaitable[T]) -> T:
         """Time a read."""
@@ -89,6 +58,36 @@ class MetadataLoad:
         except TallybookError as error:
             self.errors.count(error.wire_code)
             raise
+
+
+METADATA_METRICS: Final = (
+    PartMetrics[MetadataLoad]()
+    .meter(
+        "metadata_read",
+        "tallybook_metadata_read",
+        "Reads of the metadata store, listings included",
+        lambda load: load.reads,
+    )
+    .meter("metadata_write", "tallybook_metadata_write", "Writes to the metadata store", lambda load: load.writes)
+    .errors(
+        "metadata_errors",
+        "tallybook_metadata_errors_total",
+        "Operations that failed; MetadataConflict: another client was first; usually retried.",
+        lambda load: load.errors,
+    )
+    .gauge(
+        "metadata_connected",
+        "tallybook_metadata_connected",
+        "1 while the store is reachable, else 0: the connection to ZooKeeper is lost. Always 1 with SQLite.",
+        lambda load: load.link.connected,
+    )
+    .counter(
+        "metadata_expiries",
+        "tallybook_metadata_session_expiries_total",
+        "Sessions that ZooKeeper has expired, with their registrations.",
+        lambda load: load.link.expiries,
+    )
+)
 
 
 class MeteredStore(WrappedStore):

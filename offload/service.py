@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
 from tallybook.archive.memory_release import release_memory
-from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
+from tallybook.archive.metrics import ARCHIVE_METRICS, ArchiveNumbers
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.coverage import sometimes
@@ -32,7 +32,7 @@ from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Workers
 
 from .leading import BUSY, LEADER_RECORD
-from .metrics import OFFLOAD_METRICS, numbers
+from .metrics import OFFLOAD_METRICS, OffloadNumbers
 from .offloader import Offloader
 from .process import CLIENT_SETTINGS, Archive, opened
 from .status_record import STATUS_RECORD, last_pass
@@ -90,11 +90,13 @@ class OffloadService:
     def metrics(self) -> Metrics:
         """Content of /metrics."""
         metrics = Metrics()
-        retries, sealing = self._archive.store.retries, self._archive.sealing
-        metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, leads=self._leads))
-        metrics.add(ARCHIVE_METRICS, lambda: archive_readings(retries, {} if sealing is None else sealing.readings()))
+        numbers = ArchiveNumbers(self._archive.store.retries, self._archive.sealing)
+        metrics.add(
+            OFFLOAD_METRICS.catalogue, lambda: OFFLOAD_METRICS.readings(OffloadNumbers(self._offloader, self._leads))
+        )
+        metrics.add_part(ARCHIVE_METRICS, numbers)
         if self._archive.metadata_load is not None:
-            metrics.add(METADATA_METRICS, self._archive.metadata_load.readings)
+            metrics.add_part(METADATA_METRICS, self._archive.metadata_load)
         if self._client is not None:
             show_client(metrics, self._client, with_metadata=False, with_archive=False)
         return metrics

@@ -8,6 +8,7 @@ from typing import Final
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng
 
 _log = logger("offload")
@@ -64,6 +65,46 @@ class Backlog:
     unreleased_ledgers: int = 0
     """Archived, and still kept by bookies."""
     orphans: int = 0
+
+
+BACKLOG_METRICS: Final = (
+    PartMetrics[Backlog]()
+    .gauge("ledgers", "tallybook_offload_ledgers", "Ledgers in the last pass.", lambda backlog: backlog.ledgers)
+    .gauge(
+        "archived_ledgers",
+        "tallybook_offload_archived_ledgers",
+        "Those that are archived.",
+        lambda backlog: backlog.archived_ledgers,
+    )
+    .gauge(
+        "archived_bytes", "tallybook_offload_archived_bytes", "Their payload.", lambda backlog: backlog.archived_bytes
+    )
+    .gauge(
+        "waiting_ledgers",
+        "tallybook_offload_waiting_ledgers",
+        "Closed ledgers that are due for archiving: old and large enough, and not archived yet.",
+        lambda backlog: backlog.waiting_ledgers,
+    )
+    .gauge("waiting_bytes", "tallybook_offload_waiting_bytes", "Their payload.", lambda backlog: backlog.waiting_bytes)
+    .gauge(
+        "oldest_waiting_s",
+        "tallybook_offload_oldest_waiting_seconds",
+        "How long the oldest of them has waited.",
+        lambda backlog: backlog.oldest_waiting_s,
+    )
+    .gauge(
+        "unreleased_ledgers",
+        "tallybook_offload_unreleased_ledgers",
+        "Archived ledgers that bookies must keep.",
+        lambda backlog: backlog.unreleased_ledgers,
+    )
+    .gauge(
+        "orphans",
+        "tallybook_offload_orphans",
+        "Orphaned objects that wait to be removed.",
+        lambda backlog: backlog.orphans,
+    )
+)
 
 
 class Failures:

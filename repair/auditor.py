@@ -37,6 +37,8 @@ from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
@@ -275,6 +277,99 @@ class Auditor:
 
 def _is_drain(task: Task) -> bool:
     return task.why == RepairReason.DRAINING.value
+
+
+METRICS: Final = (
+    PartMetrics[Auditor]()
+    .counter(
+        "rounds",
+        "tallybook_repair_rounds_total",
+        "Completed passes of the auditor.",
+        lambda auditor: auditor.passes,
+    )
+    .counter(
+        "walks",
+        "tallybook_repair_walks_total",
+        "Walks of the auditor over all ledgers.",
+        lambda auditor: auditor.walks,
+    )
+    .counter(
+        "published",
+        "tallybook_repair_tasks_published_total",
+        "Tasks that the auditor published.",
+        lambda auditor: auditor.published,
+    )
+)
+
+_REASONS: Final = {why.name.lower(): why for why in RepairReason if why is not RepairReason.UNFINISHED}
+"""Reasons with which ledgers are counted in ``WalkFindings.needing``."""
+
+AUDIT_METRICS: Final = (
+    PartMetrics[AuditReport]()
+    .gauge(
+        "bookies_away",
+        "tallybook_repair_bookies_away",
+        "Bookies that ledgers name and that are not registered.",
+        lambda audit: len(audit.away),
+    )
+    .gauge(
+        "bookies_lost",
+        "tallybook_repair_bookies_lost",
+        "Of these, the ones that count as lost.",
+        lambda audit: len(audit.lost),
+    )
+    .gauge(
+        "bookies_draining",
+        "tallybook_repair_bookies_draining",
+        "Bookies that are being drained.",
+        lambda audit: len(audit.draining),
+    )
+    .gauge(
+        "bookies_in_limbo",
+        "tallybook_repair_bookies_in_limbo",
+        "Bookies that lost data.",
+        lambda audit: len(audit.limbo),
+    )
+    .gauge(
+        "ledgers",
+        "tallybook_repair_ledgers",
+        "Ledgers, as of the last walk.",
+        lambda audit: audit.findings.ledgers,
+    )
+    .each(
+        MetricKind.GAUGE,
+        "needing_{}",
+        "tallybook_repair_ledgers_needing",
+        "Ledgers to be repaired, by reason. For the reason draining, no copy is missing.",
+        "reason",
+        _REASONS,
+        lambda audit, reason: audit.findings.needing[_REASONS[reason]],
+    )
+    .gauge(
+        "to_end",
+        "tallybook_repair_ledgers_to_end",
+        "Open ledgers whose last fragment names a bookie that is lost or lost its data.",
+        lambda audit: audit.findings.to_end,
+    )
+    .gauge(
+        "in_one_rack",
+        "tallybook_repair_ledgers_in_one_rack",
+        "Ledgers with all copies of an entry in one rack.",
+        lambda audit: audit.findings.in_one_rack,
+    )
+    .gauge(
+        "unreadable",
+        "tallybook_repair_ledgers_unreadable",
+        "Ledgers whose metadata cannot be decoded.",
+        lambda audit: audit.findings.unreadable,
+    )
+    .gauge(
+        "tasks",
+        "tallybook_repair_tasks",
+        "Tasks that are published and not done, as of the last pass.",
+        lambda audit: audit.tasks,
+    )
+)
 
 
 class _TaskPublisher:

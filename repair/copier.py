@@ -48,6 +48,7 @@ from tallybook.metadata.ledger.untrusted_copies import trusted_until, untrusted_
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import SideTask
 
@@ -346,6 +347,18 @@ class Copier:
             if not await backoff.pause(max(busy.retry_after_ms / 1000, MIN_PAUSE_SECONDS)):
                 # For example because its disk is full. A later repair tries again, or another bookie replaces it.
                 raise busy
+
+
+METRICS: Final = (
+    PartMetrics[Copier]()
+    .counter(
+        "copied_batches",
+        "tallybook_repair_copied_batches_total",
+        "Batches copied to bookies.",
+        lambda copier: copier.copied_batches,
+    )
+    .counter("copied_bytes", "tallybook_repair_copied_bytes_total", "Their bytes.", lambda copier: copier.copied_bytes)
+)
 
 
 def _too_large(connection: BookieConnection, batch: Buffer) -> EntryTooLarge:

@@ -19,6 +19,7 @@ from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.histogram import LONG_SECONDS
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
 
 from .ledger_repair import LedgerRepairer, RepairOrder, RepairResult
@@ -200,6 +201,47 @@ class Replicator:
             totals.last_error = done.errors[0].message
             log = _log.error if done.lost else _log.warning
             log("ledger not repaired", ledger=ledger_id, reasons=len(done.errors), error=done.errors[0].message)
+
+
+METRICS: Final = (
+    PartMetrics[Replicator]()
+    .counter(
+        "tasks_done",
+        "tallybook_repair_tasks_done_total",
+        "Tasks that this process has done.",
+        lambda replicator: replicator.totals.tasks,
+    )
+    .counter(
+        "ledgers_mended",
+        "tallybook_repair_ledgers_looked_at_total",
+        "Ledgers that this process checked, and repaired where needed.",
+        lambda replicator: replicator.totals.ledgers,
+    )
+    .meter(
+        "mending",
+        "tallybook_repair_ledger",
+        "Ledgers checked, and repaired where needed",
+        lambda replicator: replicator.mending,
+    )
+    .counter(
+        "ledgers_left",
+        "tallybook_repair_ledgers_left_total",
+        "Of these, the ones that could not be repaired in full.",
+        lambda replicator: replicator.totals.incomplete_ledgers,
+    )
+    .counter(
+        "ledgers_lost",
+        "tallybook_repair_ledgers_lost_total",
+        "Of these, the ones with an entry of which no good copy is left.",
+        lambda replicator: replicator.totals.lost_ledgers,
+    )
+    .counter(
+        "places",
+        "tallybook_repair_places_total",
+        "Ensemble positions for which a bookie was replaced.",
+        lambda replicator: replicator.totals.replaced,
+    )
+)
 
 
 class _TaskRun:

@@ -32,7 +32,7 @@ from tallybook.runtime.tasks import Tasks, run_together
 from .auditor import Auditor, AuditReport
 from .copier import Copier
 from .ledger_repair import LedgerRepairer
-from .metrics import REPAIR_METRICS, repair_readings
+from .metrics import REPAIR_METRICS, RepairNumbers
 from .replicator import Replicator, ReplicatorTotals
 from .tasks import TaskBoard
 
@@ -118,7 +118,8 @@ class RepairService:
         """The metrics of /metrics."""
         metrics = Metrics()
         metrics.add(
-            REPAIR_METRICS, lambda: repair_readings(self.auditor, self.replicator, self._copier, leads=self._leads)
+            REPAIR_METRICS.catalogue,
+            lambda: REPAIR_METRICS.readings(RepairNumbers(self.auditor, self.replicator, self._copier, self._leads)),
         )
         show_client(metrics, self._client)
         return metrics

@@ -6,73 +6,10 @@ from typing import Final
 
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import Histogram
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import MetricValue, Series
 
 from .info import LagSweep
-
-STREAM_METRICS: Final = (
-    MetricInfo(
-        "stream_confirm_seconds",
-        "tallybook_stream_confirm_seconds",
-        MetricKind.HISTOGRAM,
-        "Time of each envelope of records, from its first append until it was durable.",
-    ),
-    MetricInfo(
-        "stream_taken", "tallybook_stream_writers_opened_total", MetricKind.COUNTER, "Stream writers that were opened."
-    ),
-    MetricInfo(
-        "stream_segments", "tallybook_stream_segments_total", MetricKind.COUNTER, "Segments that writers have started."
-    ),
-    MetricInfo(
-        "stream_failed_segments",
-        "tallybook_stream_failed_segments_total",
-        MetricKind.COUNTER,
-        "Segments that failed while being written, and are recovered by their writer.",
-    ),
-    MetricInfo(
-        "stream_failed_renewals",
-        "tallybook_stream_session_renewal_failures_total",
-        MetricKind.COUNTER,
-        "Failed renewals of a session; after three in a row other processes may take over its streams.",
-    ),
-    MetricInfo(
-        "stream_keeper_rounds",
-        "tallybook_stream_keeper_rounds_total",
-        MetricKind.COUNTER,
-        "Passes of the stream janitor over all streams, by the process that leads.",
-    ),
-    MetricInfo(
-        "stream_keeper_failures",
-        "tallybook_stream_keeper_failures_total",
-        MetricKind.COUNTER,
-        "Streams, and whole passes, in which the stream janitor failed.",
-    ),
-    MetricInfo(
-        "stream_unmeasured",
-        "tallybook_stream_subscriptions_unmeasured",
-        MetricKind.GAUGE,
-        "Subscriptions whose lag the leading janitor does not know: their position is lost, bookies do not answer, or "
-        "there are more than 500 of them.",
-    ),
-    MetricInfo(
-        "stream_tails",
-        "tallybook_stream_tails",
-        MetricKind.GAUGE,
-        "Open segments that are followed on behalf of readers.",
-    ),
-    MetricInfo(
-        "stream_tail_followers",
-        "tallybook_stream_tail_followers",
-        MetricKind.GAUGE,
-        "Readers that follow an open segment.",
-    ),
-    MetricInfo(
-        "stream_tail_bytes",
-        "tallybook_stream_tail_bytes",
-        MetricKind.GAUGE,
-        "Bytes of open segments kept for readers that are behind: up to 4 MiB each, and always the latest records.",
-    ),
-)
 
 _SUBSCRIPTION: Final = ("namespace", "stream", "subscription")
 
@@ -120,20 +57,8 @@ class StreamLoad:
         self.tail_bytes = 0
 
     def readings(self) -> dict[str, MetricValue]:
-        """All readings, for ``STREAM_METRICS``."""
-        return {
-            "stream_confirm_seconds": self.confirm_seconds,
-            "stream_taken": self.taken,
-            "stream_segments": self.segments,
-            "stream_failed_segments": self.failed_segments,
-            "stream_failed_renewals": self.failed_renewals,
-            "stream_keeper_rounds": self.janitor_rounds,
-            "stream_keeper_failures": self.janitor_failures,
-            "stream_unmeasured": self.lags.unmeasured,
-            "stream_tails": self.tails,
-            "stream_tail_followers": self.tail_followers,
-            "stream_tail_bytes": self.tail_bytes,
-        }
+        """Values of ``STREAM_METRICS``."""
+        return STREAM_METRICS.readings(self)
 
     def lag_series(self) -> dict[str, Series]:
         """The lag of each subscription, for ``LAG_METRICS``."""
@@ -143,3 +68,75 @@ class StreamLoad:
             "lag_bytes": {key: lag.size_bytes for key, lag in lags.items()},
             "lag_seconds": {key: lag.age_s for key, lag in lags.items()},
         }
+
+
+STREAM_METRICS: Final = (
+    PartMetrics[StreamLoad]()
+    .histogram(
+        "stream_confirm_seconds",
+        "tallybook_stream_confirm_seconds",
+        "Time of each envelope of records, from its first append until it was durable.",
+        lambda load: load.confirm_seconds,
+    )
+    .counter(
+        "stream_taken",
+        "tallybook_stream_writers_opened_total",
+        "Stream writers that were opened.",
+        lambda load: load.taken,
+    )
+    .counter(
+        "stream_segments",
+        "tallybook_stream_segments_total",
+        "Segments that writers have started.",
+        lambda load: load.segments,
+    )
+    .counter(
+        "stream_failed_segments",
+        "tallybook_stream_failed_segments_total",
+        "Segments that failed while being written, and are recovered by their writer.",
+        lambda load: load.failed_segments,
+    )
+    .counter(
+        "stream_failed_renewals",
+        "tallybook_stream_session_renewal_failures_total",
+        "Failed renewals of a session; after three in a row other processes may take over its streams.",
+        lambda load: load.failed_renewals,
+    )
+    .counter(
+        "stream_keeper_rounds",
+        "tallybook_stream_keeper_rounds_total",
+        "Passes of the stream janitor over all streams, by the process that leads.",
+        lambda load: load.janitor_rounds,
+    )
+    .counter(
+        "stream_keeper_failures",
+        "tallybook_stream_keeper_failures_total",
+        "Streams, and whole passes, in which the stream janitor failed.",
+        lambda load: load.janitor_failures,
+    )
+    .gauge(
+        "stream_unmeasured",
+        "tallybook_stream_subscriptions_unmeasured",
+        "Subscriptions whose lag the leading janitor does not know: their position is lost, bookies do not answer, or "
+        "there are more than 500 of them.",
+        lambda load: load.lags.unmeasured,
+    )
+    .gauge(
+        "stream_tails",
+        "tallybook_stream_tails",
+        "Open segments that are followed on behalf of readers.",
+        lambda load: load.tails,
+    )
+    .gauge(
+        "stream_tail_followers",
+        "tallybook_stream_tail_followers",
+        "Readers that follow an open segment.",
+        lambda load: load.tail_followers,
+    )
+    .gauge(
+        "stream_tail_bytes",
+        "tallybook_stream_tail_bytes",
+        "Bytes of open segments kept for readers that are behind: up to 4 MiB each, and always the latest records.",
+        lambda load: load.tail_bytes,
+    )
+)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tallybook.core.errors import HandleClosed, TallybookError, is_defect
 from tallybook.metadata.records.leader import Leadership
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import spread
+from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
@@ -63,7 +63,7 @@ async def run_janitor(
                     raise
                 counts.janitor_failures += 1
                 _log.warning("janitor pass failed", error=error.message)
-            await clock.sleep(spread(pauses, interval_s))
+            await clock.sleep(with_drift(pauses, interval_s))
 
     leadership = Leadership(
         streams.metadata_store, clock, rng.fork("stream keeper"), record=LEADER_RECORD, lease_s=LEASE_SECONDS

@@ -25,6 +25,8 @@ from tallybook.core.errors import ArchiveBusy, ArchiveUnavailable, Outcome, Tall
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import BusyTimer, Meter
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tracing.catalogue import SpanInfo
@@ -33,6 +35,9 @@ from tallybook.runtime.tracing.port import SpanKind, current_span, part
 from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
 
 T = TypeVar("T")
+
+ANSWERS: Final = ("ok", "busy", "failed", "refused")
+"""Outcomes of one try of a request. After ``busy``, and usually after ``failed``, it is retried."""
 
 MIN_BYTES_PER_SECOND: Final = MIB
 """Assumed minimum throughput: every deadline is extended by the time that its bytes take at this rate."""
@@ -172,7 +177,7 @@ class RetryPolicy:
     @property
     def stats(self) -> Mapping[str, int]:
         """Counts of tries, ``<kind>_ok``, ``_busy``, ``_failed`` and ``_refused``; ``bytes_read`` and ``_written``."""
-        return self._counted
+        return dict(self._counted)  # scrapes may come from another thread
 
     def count_bytes(self, way: str, size: int) -> None:
         """Count transferred bytes. ``way`` is "read" or "written"."""
@@ -249,6 +254,50 @@ class RetryPolicy:
             self._counted[f"{kind}_failed"] += begun
             message = f"{kind}: no answer within {self._settings.give_up_after} s or what its bytes take"
             raise ArchiveUnavailable(message, outcome=Outcome.UNKNOWN) from error
+
+
+METRICS: Final = (
+    PartMetrics[RetryPolicy]()
+    .each(
+        MetricKind.COUNTER,
+        "tries_{}",
+        "tallybook_archive_tries_total",
+        "Tries of requests to the object store, by outcome; the end of an upload counts as one more.",
+        "answer",
+        ANSWERS,
+        lambda policy, answer: sum(count for kind, count in policy.stats.items() if kind.endswith(f"_{answer}")),
+    )
+    .meter(
+        "archive",
+        "tallybook_archive_request",
+        "Tries of requests to the object store",
+        lambda policy: policy.meter,
+    )
+    .counter(
+        "archive_wait_seconds",
+        "tallybook_archive_wait_seconds_total",
+        "Seconds in which any request waited because the store asked for fewer requests.",
+        lambda policy: policy.waits.seconds,
+    )
+    .counter(
+        "bytes_read",
+        "tallybook_archive_read_bytes_total",
+        "Bytes read from the object store.",
+        lambda policy: policy.stats.get("bytes_read", 0),
+    )
+    .counter(
+        "bytes_written",
+        "tallybook_archive_written_bytes_total",
+        "Bytes written to it.",
+        lambda policy: policy.stats.get("bytes_written", 0),
+    )
+    .gauge(
+        "request_rate_limit",
+        "tallybook_archive_request_rate_limit",
+        "Limit of requests per second, set when the store asked for fewer; +Inf: no limit.",
+        lambda policy: policy.rate.limit,
+    )
+)
 
 
 class RateLimitedUpload:

@@ -205,7 +205,7 @@ class _BookieProcess:
             return
         undo.push_async_callback(metadata.close)
         if metadata.load is not None:
-            metrics.add(METADATA_METRICS, metadata.load.readings)
+            metrics.add_part(METADATA_METRICS, metadata.load)
         bookie = await run_until_set(stop, self._boot(metadata))
         if bookie is None or stop.is_set():
             return
@@ -226,7 +226,7 @@ class _BookieProcess:
             in_flight=in_flight,
             load=load,
         )
-        metrics.add(GRPC_METRICS, load.readings)
+        metrics.add_part(GRPC_METRICS, load)
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         # Before registration, so that no client chooses a bookie that must not take writes.

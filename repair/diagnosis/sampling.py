@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from tallybook.client.ports import ClientWorld
@@ -157,7 +158,7 @@ def metrics_address(info: BookieInfo) -> str:
 def _points_of(load: MetadataLoad) -> list[Point]:
     return [
         Point(sample.name, frozenset(sample.labels.items()), float(sample.value))
-        for family in StatsCollector(METADATA_METRICS, load.readings).collect()
+        for family in StatsCollector(METADATA_METRICS.catalogue, partial(METADATA_METRICS.readings, load)).collect()
         for sample in family.samples
     ]
 

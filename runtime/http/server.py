@@ -29,6 +29,7 @@ from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthenticated
 
 from ..clock import RealClock
+from ..metrics.part_metrics import PartMetrics
 from ..metrics.registry import Metrics
 from ..security.connection_table import ConnectionTable, DropLog
 from ..security.denial_log import HTTP, REFUSAL_METRICS, DenialLog
@@ -74,16 +75,18 @@ class HttpServer:
         in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._metrics = metrics
-        self._why_not_ready = metrics.why_not_ready = why_not_ready
+        self.why_not_ready = why_not_ready
         self._security = security
         self._access: Access = security or OpenAccess()
         self._offer = offer or HttpApi(())
         self._refusals = refusals or DenialLog(RealClock(), self._access)
         self._in_flight = in_flight or RequestsInFlight()
-        self._load = HttpLoad(RealClock(), MAX_CONNECTIONS)
+        self._table = ConnectionTable(MAX_WAITING, MAX_WAITING_PER_PEER, self._dropped)
+        self._load = HttpLoad(RealClock(), MAX_CONNECTIONS, self._table)
         self._drop_log = DropLog(RealClock(), HTTP)
-        metrics.add(HTTP_METRICS, self._load.readings)
-        metrics.add(REFUSAL_METRICS, self._refusals.readings)
+        metrics.add_part(HTTP_METRICS, self._load)
+        metrics.add_part(REFUSAL_METRICS, self._refusals)
+        metrics.add_part(READY_METRICS, self)
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -105,11 +108,9 @@ class HttpServer:
         administered = self._security is not None or is_loopback(bound.getsockname()[0])
         self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
-        table = ConnectionTable(MAX_WAITING, MAX_WAITING_PER_PEER, self._dropped)
-        self._load.connections = lambda: len(table)
-        protocol: Any = partial(BoundedProtocol, self._load, table)
+        protocol: Any = partial(BoundedProtocol, self._load, self._table)
         if self._security is not None:
-            protocol = TlsPort(server_context(self._security), self._load, table)
+            protocol = TlsPort(server_context(self._security), self._load, self._table)
         config = uvicorn.Config(
             self._application(administered),
             log_config=None,
@@ -177,7 +178,7 @@ class HttpServer:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, request: Request) -> Response:
-        reason = self._why_not_ready()
+        reason = self.why_not_ready()
         return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", status_code=503 if reason else 200)
 
     async def _show_metrics(self, guard: EndpointGuard, request: Request) -> Response:
@@ -187,6 +188,14 @@ class HttpServer:
             guard.note(request, error)
             return PlainTextResponse(f"{error.message}\n", status_code=status_of(error), headers=headers_of(error))
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
+
+
+READY_METRICS: Final = PartMetrics[HttpServer]().gauge(
+    "ready",
+    "tallybook_process_ready",
+    "1 while the process serves (like /readyz), else 0.",
+    lambda server: server.why_not_ready() is None,
+)
 
 
 def address_of(bound: Listening) -> str:

@@ -33,9 +33,14 @@ class _Metric(NamedTuple, Generic[P]):
     info: MetricInfo
     read: Callable[[P], MetricValue | None]
 
-    def of(self, part: Callable[[Q], P]) -> _Metric[Q]:
-        """The metric of a whole that has the part."""
-        return _Metric(self.info, lambda whole: self.read(part(whole)))
+    def of(self, part: Callable[[Q], P | None]) -> _Metric[Q]:
+        """The metric of a whole that has the part, or may have it."""
+
+        def read(whole: Q) -> MetricValue | None:
+            found = part(whole)
+            return None if found is None else self.read(found)
+
+        return _Metric(self.info, read)
 
 
 class PartMetrics(Generic[P]):
@@ -105,8 +110,8 @@ class PartMetrics(Generic[P]):
             )
         )
 
-    def of(self, metrics: PartMetrics[Q], part: Callable[[P], Q]) -> PartMetrics[P]:
-        """Add the metrics of ``part``."""
+    def of(self, metrics: PartMetrics[Q], part: Callable[[P], Q | None]) -> PartMetrics[P]:
+        """Add the metrics of ``part``, which returns ``None`` if this one does not have it."""
         return self._with(*(metric.of(part) for metric in metrics._metrics))
 
     def readings(self, part: P) -> dict[str, MetricValue]:

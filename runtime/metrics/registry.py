@@ -12,8 +12,9 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -27,16 +28,13 @@ from ..clock import Clock, RealClock
 from .catalogue import MetricInfo, MetricKind
 from .heap import heap_usage
 from .histogram import Histogram
+from .part_metrics import PartMetrics
 from .rendering import CatalogueText, series_lines
 from .usage import MetricValue, Series
 
+P = TypeVar("P")
+
 PROCESS_METRICS: Final = (
-    MetricInfo(
-        "ready",
-        "tallybook_process_ready",
-        MetricKind.GAUGE,
-        "1 while the process serves (like /readyz), else 0.",
-    ),
     MetricInfo(
         "tasks",
         "tallybook_process_tasks",
@@ -164,8 +162,6 @@ class Metrics:
         self._series: list[tuple[Sequence[MetricInfo], Callable[[], Mapping[str, Series]]]] = []
         self.loop_lag = LoopLag()
         """Its ``watch`` is run by the HTTP server."""
-        self.why_not_ready: Callable[[], str | None] = lambda: "no HTTP server is running"
-        """The answer of /readyz; set by the HTTP server."""
         ProcessCollector(registry=self._platform)
         PlatformCollector(registry=self._platform)
         build = Gauge("tallybook_build_info", "1; the labels say what runs.", BUILD_LABELS, registry=self._platform)
@@ -173,8 +169,12 @@ class Metrics:
         self.add(PROCESS_METRICS, self._of_this_process)
 
     def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
-        """Add the metrics of one part."""
+        """Add metrics by their catalogue; ``read`` returns their current values."""
         self._parts.append((CatalogueText(catalogue), read))
+
+    def add_part(self, metrics: PartMetrics[P], part: P) -> None:
+        """Add the metrics of one part."""
+        self.add(metrics.catalogue, partial(metrics.readings, part))
 
     def add_series(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Series]]) -> None:
         """Add metrics with ``MetricInfo.labels``. The part bounds the number of their series."""
@@ -189,7 +189,6 @@ class Metrics:
     def _of_this_process(self) -> dict[str, MetricValue]:
         used_bytes, kept_bytes, blocks = heap_usage()
         return {
-            "ready": self.why_not_ready() is None,
             "heap_used": used_bytes,
             "heap_kept": kept_bytes,
             "python_blocks": blocks,

@@ -12,6 +12,7 @@ lines of all kinds. The next line says how many were not logged. All denials are
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from tallybook.core.access import Access, Presented, Principal
@@ -20,8 +21,8 @@ from tallybook.core.errors import AccessDenied, TallybookError, Unauthenticated,
 
 from ..audit import audit_denial
 from ..clock import Clock
-from ..metrics.catalogue import ERROR_LABEL, MetricInfo, MetricKind
-from ..metrics.usage import MetricValue
+from ..metrics.catalogue import ERROR_LABEL, MetricKind
+from ..metrics.part_metrics import PartMetrics
 
 SPAN_SECONDS: Final = 60.0
 MAX_LINES: Final = 50
@@ -30,23 +31,8 @@ _MAX_NAMES: Final = 4
 
 GRPC: Final = "grpc"
 HTTP: Final = "http"
-_PROTOCOLS: Final = {GRPC: "Denied calls, streams and requests on streams", HTTP: "Denied HTTP requests"}
-"""The protocols, and what their metrics count."""
 
-_REFUSED: Final = (AccessDenied, Unauthenticated, Unauthorized)
-
-REFUSAL_METRICS: Final = tuple(
-    MetricInfo(
-        f"{protocol}_{error.__name__}",
-        f"tallybook_{protocol}_refusals_total",
-        MetricKind.COUNTER,
-        f"{what}. Unauthenticated: no valid credentials; AccessDenied: not authorized; Unauthorized: a wrong password "
-        "or key of a ledger.",
-        (ERROR_LABEL, error.__name__),
-    )
-    for protocol, what in _PROTOCOLS.items()
-    for error in _REFUSED
-)
+_REFUSED: Final = {error.__name__: error for error in (AccessDenied, Unauthenticated, Unauthorized)}
 
 
 class DenialLog:
@@ -62,11 +48,8 @@ class DenialLog:
         self._began = clock.monotonic()
         self._logged = set[tuple[str, tuple[CertificateName, ...], str, str]]()
         self._suppressed = 0
-        self._counts = {info.stat: 0 for info in REFUSAL_METRICS}
-
-    def readings(self) -> dict[str, MetricValue]:
-        """The counters, named as in ``REFUSAL_METRICS``."""
-        return {**self._counts}
+        self.counts: Counter[tuple[str, type[TallybookError]]] = Counter()
+        """Denials by protocol and class of error."""
 
     def note(
         self,
@@ -86,10 +69,10 @@ class DenialLog:
             principal: the authenticated principal; ``None``: not authenticated, or not known.
             protocol: ``GRPC`` or ``HTTP``.
         """
-        refused_with = next((each for each in _REFUSED if isinstance(error, each)), None)
+        refused_with = next((each for each in _REFUSED.values() if isinstance(error, each)), None)
         if refused_with is None:
             return
-        self._counts[f"{protocol}_{refused_with.__name__}"] += 1
+        self.counts[protocol, refused_with] += 1
         now = self._clock.monotonic()
         if now - self._began >= SPAN_SECONDS:
             self._began = now
@@ -116,3 +99,31 @@ class DenialLog:
             return self._access.principal(presented)
         except (AccessDenied, Unauthenticated):
             return None
+
+
+_REFUSAL_TEXT: Final = (
+    ". Unauthenticated: no valid credentials; AccessDenied: not authorized; Unauthorized: a wrong password or key of a "
+    "ledger."
+)
+
+REFUSAL_METRICS: Final = (
+    PartMetrics[DenialLog]()
+    .each(
+        MetricKind.COUNTER,
+        "grpc_{}",
+        "tallybook_grpc_refusals_total",
+        f"Denied calls, streams and requests on streams{_REFUSAL_TEXT}",
+        ERROR_LABEL,
+        _REFUSED,
+        lambda log, error: log.counts[GRPC, _REFUSED[error]],
+    )
+    .each(
+        MetricKind.COUNTER,
+        "http_{}",
+        "tallybook_http_refusals_total",
+        f"Denied HTTP requests{_REFUSAL_TEXT}",
+        ERROR_LABEL,
+        _REFUSED,
+        lambda log, error: log.counts[HTTP, _REFUSED[error]],
+    )
+)

@@ -11,7 +11,6 @@ has created belong to that user.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Never
@@ -21,7 +20,7 @@ from tallybook.core.errors import InvalidConfig, Unauthenticated
 
 from ..clock import Clock
 from ..logging import logger
-from ..metrics.catalogue import MetricInfo, MetricKind
+from ..metrics.part_metrics import PartMetrics
 from ..tasks import ThreadWorkers
 from .files import (
     ACCESS,
@@ -59,28 +58,6 @@ _PARTS: Final = {
 """The parts that are reloaded independently, and their files."""
 
 _log = logger("security")
-
-
-SECURITY_METRICS: Final = (
-    MetricInfo(
-        "expires_at",
-        "tallybook_security_certificate_expiry_timestamp_seconds",
-        MetricKind.GAUGE,
-        "When the certificate in force expires, in seconds since the epoch.",
-    ),
-    MetricInfo(
-        "reloads",
-        "tallybook_security_reloads_total",
-        MetricKind.COUNTER,
-        "Times that changed security files came into force.",
-    ),
-    MetricInfo(
-        "failures",
-        "tallybook_security_reload_failures_total",
-        MetricKind.COUNTER,
-        "Reloads of changed security files in which a part was invalid and was not applied; the log says why.",
-    ),
-)
 
 
 class Security:
@@ -126,11 +103,6 @@ class Security:
         """Names of the principals in the rules."""
         rules = self._material.rules
         return [] if rules is None else rules.names
-
-    def numbers(self) -> Mapping[str, float]:
-        """Values of ``SECURITY_METRICS``."""
-        expires_at = self.identity.expires_at.timestamp()
-        return {"expires_at": expires_at, "reloads": self.reloads, "failures": self.failures}
 
     def days_left(self) -> float:
         """Days until the certificate expires; negative after that."""
@@ -210,6 +182,29 @@ class Security:
                 await clock.sleep(RELOAD_SECONDS)
         finally:
             await reader.close()
+
+
+SECURITY_METRICS: Final = (
+    PartMetrics[Security]()
+    .gauge(
+        "expires_at",
+        "tallybook_security_certificate_expiry_timestamp_seconds",
+        "When the certificate in force expires, in seconds since the epoch.",
+        lambda security: security.identity.expires_at.timestamp(),
+    )
+    .counter(
+        "reloads",
+        "tallybook_security_reloads_total",
+        "Times that changed security files came into force.",
+        lambda security: security.reloads,
+    )
+    .counter(
+        "failures",
+        "tallybook_security_reload_failures_total",
+        "Reloads of changed security files in which a part was invalid and was not applied; the log says why.",
+        lambda security: security.failures,
+    )
+)
 
 
 def open_security(directory: str, *, serves: bool) -> Security | None:

@@ -21,5 +21,5 @@ def security_of_server(directory: str, clock: Clock, tasks: Tasks, metrics: Metr
     security = open_security(directory, serves=True)
     if security is not None:
         tasks.spawn(security.reload_periodically(clock), name="security", essential=True)
-        metrics.add(SECURITY_METRICS, security.numbers)
+        metrics.add_part(SECURITY_METRICS, security)
     return security

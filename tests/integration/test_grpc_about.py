@@ -18,7 +18,7 @@ from tallybook.core.access import Role
 from tallybook.runtime.calls import Call
 from tallybook.runtime.grpc import health_and_reflection as grpc_about
 from tallybook.runtime.grpc.call_server import CallListener, bound_calls
-from tallybook.runtime.grpc.load import GrpcLoad
+from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.security import reauthorization as allowed
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.process_security import open_security
@@ -172,7 +172,7 @@ async def keep_all(call: Any, kept: list[Any]) -> None:
 
 async def until_idle(load: GrpcLoad, calls: int) -> None:
     """Wait until no more calls are in flight: a client sees the end of a call before the server is done with it."""
-    while load.readings()["calls"] != calls:  # noqa: ASYNC110 (the port sets no event)
+    while GRPC_METRICS.readings(load)["calls"] != calls:  # noqa: ASYNC110 (the port sets no event)
         await asyncio.sleep(0.01)
 
 
@@ -284,7 +284,7 @@ async def test_authenticated_callers_hold_a_part_of_the_calls_and_free_them(serv
 async def test_calls_about_a_port_and_the_connections_that_have_any_are_counted(served, bookie):
     async with served(bookie=bookie) as port, port.by_certificate(Role.READER) as channel:
         bounds = {"max_connections": MAX_CALLS, "max_calls": MAX_CALLS, "about_max_calls": WATCHES}
-        assert {name: port.load.readings()[name] for name in bounds} == bounds
+        assert {name: GRPC_METRICS.readings(port.load)[name] for name in bounds} == bounds
         held = [watched(channel) for _ in range(WATCHES)]
         assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * WATCHES
         for _ in range(2):
@@ -293,14 +293,15 @@ async def test_calls_about_a_port_and_the_connections_that_have_any_are_counted(
             assert await refusal(asking(stranger)) is DENIED
             assert await health(stranger) == STATUS.SERVING
         await until_idle(port.load, WATCHES)
-        told = port.load.readings()
+        told = GRPC_METRICS.readings(port.load)
         assert (told["connections"], told["about_under_way_Health/Watch"]) == (1, WATCHES)
         assert (told["about_Health/Watch"], told["about_Health/Check"], told["about_ServerReflection"]) == (5, 1, 1)
         assert (told["about_failed_RESOURCE_EXHAUSTED"], told["about_failed_PERMISSION_DENIED"]) == (2, 1)
         for watch in held:
             watch.cancel()
         await until_idle(port.load, 0)
-        assert port.load.readings()["connections"] == port.load.readings()["about_under_way_Health/Watch"] == 0
+        told = GRPC_METRICS.readings(port.load)
+        assert told["connections"] == told["about_under_way_Health/Watch"] == 0
 
 
 @pytest.mark.parametrize("bookie", [False, True])

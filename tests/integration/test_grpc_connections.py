@@ -16,7 +16,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc import connection_watch as grpc_connections
 from tallybook.runtime.grpc.call_server import CallListener, bound_calls
 from tallybook.runtime.grpc.connection_watch import Peer, peer_of
-from tallybook.runtime.grpc.load import GrpcLoad
+from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
 
 DEADLINE_SECONDS = 30
 SERVICE = "tallybook.test.Service"
@@ -45,7 +45,7 @@ class Port:
         return await channel.unary_unary(f"/{SERVICE}/Ask")(b"", metadata=TOKEN, timeout=DEADLINE_SECONDS)
 
     async def until(self, name: str, wanted: int) -> None:
-        while self.load.readings()[name] != wanted:  # noqa: ASYNC110 (no notification)
+        while GRPC_METRICS.readings(self.load)[name] != wanted:  # noqa: ASYNC110 (no notification)
             await asyncio.sleep(0.01)
 
 
@@ -92,7 +92,7 @@ async def test_connections_without_a_call_are_dropped_oldest_first_and_counted(m
             await port.held()
         await asyncio.gather(*map(until_gone, await gone_of(held, 3)))
         await port.until("waiting", MAX_WAITING_PER_PEER)
-        assert port.load.readings()["drops_peer"] == 3
+        assert GRPC_METRICS.readings(port.load)["drops_peer"] == 3
 
 
 async def gone_of(readers: list[asyncio.StreamReader], count: int) -> list[asyncio.StreamReader]:
@@ -125,7 +125,7 @@ def test_a_call_that_is_authenticated_while_the_descriptors_are_looked_at_is_not
     watch.authenticated("ipv4:10.0.0.1:5000")
     watch._reconcile({})
     watch._reconcile({grpc_connections._Socket(5, 1): Peer("10.0.0.1", 5000)})
-    assert load.readings()["waiting"] == 0
+    assert GRPC_METRICS.readings(load)["waiting"] == 0
 
 
 async def test_the_watch_goes_on_when_descriptors_cannot_be_looked_at_for_a_while(monkeypatch):

@@ -26,7 +26,7 @@ from tallybook.core.settings import GatewaySettings
 from tallybook.gateway.auth import Authorizer
 from tallybook.gateway.context import GatewayContext
 from tallybook.gateway.limits import GatewayLimits
-from tallybook.gateway.metrics import GatewayCounters, readings
+from tallybook.gateway.metrics import GATEWAY_METRICS, GatewayCounters, GatewayNumbers
 from tallybook.gateway.streams.service import StreamService
 from tallybook.gateway.streams.stores import StreamStores
 from tallybook.proto import stream_pb2 as pb
@@ -91,6 +91,7 @@ class SimGateway:
         self.tasks = client_tasks(name)
         self.limits, self.counts = GatewayLimits(chosen), GatewayCounters()
         self.stores = StreamStores(client, name, self.tasks, int(chosen.max_id_bytes))
+        self.numbers = GatewayNumbers(self.counts, self.limits.total, chosen, self.stores.ids)
         self._clock = cluster.world.clock
         access = access or OpenAccess()
         authorizer = Authorizer(access, client, DenialLog(self._clock, access))
@@ -133,7 +134,7 @@ class SimGateway:
 
     def number(self, name: str) -> float:
         """Value of one metric; of a histogram its number of values."""
-        found = readings(self.counts, self.limits.total)[name]
+        found = GATEWAY_METRICS.readings(self.numbers)[name]
         return found.count if isinstance(found, Histogram) else found
 
     def idle(self) -> bool:

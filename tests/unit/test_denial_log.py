@@ -9,7 +9,7 @@ from tallybook.core.access import AccessFile, AccessRules, Credentials, Presente
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, NoSuchLedger, TallybookError, Unauthenticated, Unauthorized
 from tallybook.runtime.logging import line_of
-from tallybook.runtime.security.denial_log import HTTP, MAX_LINES, SPAN_SECONDS, DenialLog
+from tallybook.runtime.security.denial_log import HTTP, MAX_LINES, REFUSAL_METRICS, SPAN_SECONDS, DenialLog
 from tallybook.sim.deterministic import SimClock
 
 READER = Presented((CertificateName.parse("tallybook://reader/x"),))
@@ -108,6 +108,6 @@ def test_each_denial_is_counted_by_error_and_port_also_without_a_line(refusals, 
         for other in (NoSuchLedger("ledger 1"), TallybookError("x")):
             refusals.note(other, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
     assert len(lines(caplog)) == MAX_LINES
-    counts = refusals.readings()
+    counts = REFUSAL_METRICS.readings(refusals)
     assert counts["grpc_AccessDenied"] == counts["http_Unauthenticated"] == 1000
     assert sum(counts.values()) == 2000

@@ -31,7 +31,7 @@ REMEMBER = frozenset({"lru_cache", "cache"})
 """Decorators that cache results."""
 
 SHOWN = {
-    "archive/objects/encryption/store.py:EncryptedStore._known": "tallybook_archive_seals",
+    "archive/objects/encryption/store.py:EncryptedStore.headers": "tallybook_archive_seals",
     "archive/reader.py:ArchiveReader._index": "tallybook_archive_cache_bytes",
     "archive/reader.py:ArchiveReader._pages": "tallybook_archive_cache_bytes",
     "bookie/write/pending_acks.py:_JournalQueue.pending": "tallybook_bookie_inflight_bytes",

@@ -6,6 +6,7 @@ from kazoo.client import KazooState
 
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.metered_store import METADATA_METRICS
 from tallybook.metadata.zookeeper.session import Session
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
@@ -18,7 +19,7 @@ async def test_a_connection_that_is_lost_and_a_session_that_is_over_are_distingu
     assert load is not None
 
     def told() -> tuple[object, object]:
-        readings = load.readings()
+        readings = METADATA_METRICS.readings(load)
         return readings["metadata_connected"], readings["metadata_expiries"]
 
     seen = [told()]
@@ -31,4 +32,4 @@ async def test_a_connection_that_is_lost_and_a_session_that_is_over_are_distingu
 async def test_a_store_that_needs_no_connection_can_always_be_asked() -> None:
     load = MemoryMetadata(SeededRng(1)).client().metered(RealClock()).load
     assert load is not None
-    assert load.readings()["metadata_connected"] is True
+    assert METADATA_METRICS.readings(load)["metadata_connected"] is True

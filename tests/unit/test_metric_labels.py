@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tallybook.bookie.boot_times import STEPS
@@ -17,22 +21,36 @@ from tallybook.core.error_codes import error_classes
 from tallybook.core.settings import GatewaySettings
 from tallybook.core.settings.types import MAX_DIRECTORIES
 from tallybook.gateway.limits import LimitUsage
-from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, GatewayCounters, limit_readings, readings
+from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, GatewayCounters, GatewayNumbers
 from tallybook.metadata.metered_store import METADATA_METRICS, MetadataLoad
+from tallybook.offload.metrics import OFFLOAD_METRICS, OffloadNumbers
+from tallybook.offload.totals import Backlog, Totals
+from tallybook.repair.auditor import AuditReport
+from tallybook.repair.metrics import REPAIR_METRICS, RepairNumbers
+from tallybook.repair.replicator import ReplicatorTotals
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc.load import ABOUT, CODES, GRPC_METRICS, GrpcLoad
 from tallybook.runtime.http.load import DROPS, HTTP_METRICS, ROUTES, STATUSES, HttpLoad
+from tallybook.runtime.http.server import READY_METRICS
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import SECONDS
 from tallybook.runtime.metrics.registry import StatsCollector
-from tallybook.runtime.metrics.usage import MetricValue
+from tallybook.runtime.metrics.usage import Meter, MetricValue
 from tallybook.runtime.security.denial_log import REFUSAL_METRICS, DenialLog
+from tallybook.runtime.security.process_security import SECURITY_METRICS
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import DiskBookie
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
 from tallybook.stream.records.dedup import DedupMemory
+
+GATEWAY = GatewaySettings(metadata="m")
+OFFLOADER: Any = SimpleNamespace(totals=Totals(), backlog=Backlog(), streamed_bytes=0)
+AUDITOR: Any = SimpleNamespace(audit=AuditReport(), passes=1, walks=1, published=1)
+REPLICATOR: Any = SimpleNamespace(totals=ReplicatorTotals(), mending=Meter(RealClock()))
+COPIER: Any = SimpleNamespace(copied_batches=0, copied_bytes=0)
+CERTIFICATE = SimpleNamespace(expires_at=datetime.now(UTC))
 
 EVERYTHING = [info for catalogue in ALL_CATALOGUES.values() for info in catalogue]
 BOUNDED = {
@@ -114,26 +132,40 @@ def client_stats() -> dict[str, MetricValue]:
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "readings"),
+    ("metrics", "part"),
     [
-        (CLIENT_METRICS, client_stats),
-        (METADATA_METRICS, lambda: MetadataLoad(RealClock()).readings()),
-        (STREAM_METRICS, lambda: StreamLoad().readings()),
-        (HTTP_METRICS, lambda: HttpLoad(RealClock(), 1).readings()),
-        (GRPC_METRICS, lambda: GrpcLoad().readings()),
-        (REFUSAL_METRICS, lambda: DenialLog(RealClock(), OpenAccess()).readings()),
+        (METADATA_METRICS, MetadataLoad(RealClock())),
+        (STREAM_METRICS, StreamLoad()),
+        (HTTP_METRICS, HttpLoad(RealClock(), 1)),
+        (READY_METRICS, SimpleNamespace(why_not_ready=lambda: None)),
+        (GRPC_METRICS, GrpcLoad()),
+        (REFUSAL_METRICS, DenialLog(RealClock(), OpenAccess())),
+        (SECURITY_METRICS, SimpleNamespace(identity=CERTIFICATE, reloads=0, failures=0)),
         (
             GATEWAY_METRICS,
-            lambda: {
-                **readings(GatewayCounters(), LimitUsage()),
-                **limit_readings(GatewaySettings(metadata="m"), DedupMemory(1)),
-            },
+            GatewayNumbers(GatewayCounters(), LimitUsage(), GatewaySettings(metadata="m"), DedupMemory(1)),
         ),
+        (OFFLOAD_METRICS, OffloadNumbers(OFFLOADER, leads=True)),
+        (REPAIR_METRICS, RepairNumbers(AUDITOR, REPLICATOR, COPIER, leads=True)),
     ],
-    ids=["client", "metadata", "streams", "http", "grpc", "refusals", "gateway"],
+    ids=[
+        *("metadata", "streams", "http", "ready", "grpc", "refusals", "security", "gateway", "offload", "repair"),
+    ],
 )
-def test_every_number_has_a_metric_and_every_metric_a_number(catalogue, readings):
-    assert set(readings()) == {info.stat for info in catalogue}
+def test_every_metric_has_a_value(metrics, part):
+    assert set(metrics.readings(part)) == {info.stat for info in metrics.catalogue}
+
+
+def test_every_metric_of_a_client_has_a_value():
+    assert set(client_stats()) == {info.stat for info in CLIENT_METRICS}
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_findings_of_a_leader_are_not_reported_after_its_term(leads: bool) -> None:
+    offload = OFFLOAD_METRICS.readings(OffloadNumbers(OFFLOADER, leads))
+    repair = REPAIR_METRICS.readings(RepairNumbers(AUDITOR, REPLICATOR, COPIER, leads))
+    assert ("waiting_ledgers" in offload, "bookies_lost" in repair) == (leads, leads)
+    assert (offload["leads"], repair["leads"]) == (leads, leads)
 
 
 def test_a_bookie_shows_a_value_for_each_of_its_metrics():

@@ -12,24 +12,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
+from tallybook.archive.metrics import ARCHIVE_METRICS, ArchiveNumbers
 from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.retries import RetryPolicy
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
-from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
+from tallybook.offload.metrics import OFFLOAD_METRICS, OffloadNumbers
 from tallybook.offload.totals import Backlog, Totals
-from tallybook.repair.auditor import AuditReport
-from tallybook.repair.metrics import repair_readings as repair_numbers
-from tallybook.repair.replicator import ReplicatorTotals
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http.scrape import parse_metrics
 from tallybook.runtime.http.server import HttpServer
 from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.heap import heap_usage
 from tallybook.runtime.metrics.registry import Metrics
-from tallybook.runtime.metrics.usage import Meter
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
@@ -105,9 +101,9 @@ async def test_an_address_that_cannot_be_bound_is_named() -> None:
         await tasks.close()
 
 
-async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
+async def test_the_metrics_of_an_offloader_are_rendered() -> None:
     patience = RetryPolicy(RealClock(), SeededRng(1))
-    seals = EncryptedStore(MemoryObjectStore(RealClock()), InlineWorkers(), None).readings()
+    archive = ArchiveNumbers(patience, EncryptedStore(MemoryObjectStore(RealClock()), InlineWorkers(), None))
     offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2), streamed_bytes=5)
     for error in (None, ArchiveDenied("no"), ArchiveUnavailable("500"), ArchiveBusy("slow down")):
 
@@ -118,12 +114,9 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
         with contextlib.suppress(ArchiveBusy, ArchiveDenied, ArchiveUnavailable):
             await patience.once("read", ask)
     patience.count_bytes("read", 7)
-    found = numbers(offloader, leads=True)  # type: ignore[arg-type]
-    assert set(found) == {info.stat for info in OFFLOAD_METRICS}
-    assert set(archive_readings(patience, seals)) == {info.stat for info in ARCHIVE_METRICS}
     metrics = Metrics()
-    metrics.add(OFFLOAD_METRICS, lambda: found)
-    metrics.add(ARCHIVE_METRICS, lambda: archive_readings(patience, seals))
+    metrics.add_part(OFFLOAD_METRICS, OffloadNumbers(offloader, leads=True))  # type: ignore[arg-type]
+    metrics.add_part(ARCHIVE_METRICS, archive)
     text = metrics.text().decode()
     for line in (
         "tallybook_offload_leads 1.0", "tallybook_offload_rounds_total 3.0", "tallybook_offload_orphans 2.0",
@@ -133,18 +126,6 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
         "tallybook_archive_read_bytes_total 7.0", "tallybook_archive_request_rate_limit 2.0",
     ):  # fmt: skip
         assert line in text
-
-
-def test_findings_of_a_leader_are_not_reported_after_its_term() -> None:
-    offloader = SimpleNamespace(totals=Totals(), backlog=Backlog(waiting_ledgers=3), streamed_bytes=0)
-    auditor = SimpleNamespace(audit=AuditReport(lost=frozenset({"b1"})), passes=1, walks=1, published=1)
-    replicator = SimpleNamespace(totals=ReplicatorTotals(), mending=Meter(RealClock()))
-    copier = SimpleNamespace(copied_batches=0, copied_bytes=0)
-    for leads in (True, False):
-        offloads = numbers(offloader, leads=leads)  # type: ignore[arg-type]
-        repairs = repair_numbers(auditor, replicator, copier, leads=leads)  # type: ignore[arg-type]
-        assert ("waiting_ledgers" in offloads, "bookies_lost" in repairs) == (leads, leads)
-        assert (offloads["leads"], repairs["leads"]) == (leads, leads)
 
 
 def test_names_follow_the_conventions() -> None:

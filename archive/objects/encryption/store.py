@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
-from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 from tallybook.runtime.tasks import Workers
 
@@ -89,9 +88,10 @@ class EncryptedStore:
         self._store = store
         self._workers = workers
         self._keys = keys
-        self._known: LRUCache[str, _Seal | None] = LRUCache(MAX_CACHED_HEADERS)
-        self._hits = 0
-        self._misses = 0
+        self.headers: LRUCache[str, _Seal | None] = LRUCache(MAX_CACHED_HEADERS)
+        """Cached headers; ``None``: the object is plain."""
+        self.header_hits = 0
+        self.header_misses = 0
 
     @property
     def url(self) -> str:
@@ -102,15 +102,6 @@ class EncryptedStore:
     def seals(self) -> bool:
         """Whether writes are encrypted."""
         return self._keys is not None
-
-    def readings(self) -> dict[str, MetricValue]:
-        """Readings of the header cache, for ``ARCHIVE_METRICS``."""
-        return {
-            "seals": len(self._known),
-            "max_seals": MAX_CACHED_HEADERS,
-            "seal_hits": self._hits,
-            "seal_misses": self._misses,
-        }
 
     async def put(self, key: str, data: Buffer) -> None:
         """Write a small object: its frames, then its key."""
@@ -154,11 +145,11 @@ class EncryptedStore:
             check_range(key, offset, size)
         if not ranges:
             return []
-        known = key in self._known
+        known = key in self.headers
         try:
             return await self._read(key, ranges, await self._seal_of(key))
         except (ObjectMissing, ObjectDamaged):
-            before = self._known.pop(key, None)
+            before = self.headers.pop(key, None)
             if not known:
                 raise
             # The object may have been rewritten, or encrypted.
@@ -190,7 +181,7 @@ class EncryptedStore:
     async def delete(self, key: str) -> None:
         """Remove an object, its key first."""
         _check(key)
-        self._known.pop(key, None)
+        self.headers.pop(key, None)
         for each in (KEYS + key, OBJECTS + key, key):
             await self._store.delete(each)
 
@@ -223,7 +214,7 @@ class EncryptedStore:
     async def is_sealed(self, key: str) -> bool:
         """Whether an object is encrypted; otherwise it is plain or missing."""
         _check(key)
-        return self._known.get(key) is not None or await self._has(KEYS + key)
+        return self.headers.get(key) is not None or await self._has(KEYS + key)
 
     async def any_sealed(self) -> bool:
         """Whether any object is encrypted."""
@@ -259,7 +250,7 @@ class EncryptedStore:
             ObjectDamaged: its size does not match its header, or the header is damaged.
             ArchiveKeyMissing, NewerFormat: it cannot be decrypted here.
         """
-        self._known.pop(_check(key), None)
+        self.headers.pop(_check(key), None)
         seal = await self._seal_of(key)
         if seal is None:
             raise ObjectMissing(f"{self.url}: there is no sealed object {key}")
@@ -319,7 +310,7 @@ class EncryptedStore:
         keys = await self._current()
         nonce = random_bytes(NONCE_BYTES)
         wrapped = wrap(data_key, keys.current, keys.keys[keys.current], nonce, plain_bytes, key)
-        self._known.pop(key, None)
+        self.headers.pop(key, None)
         await self._store.put(KEYS + key, encode_key(wrapped))
 
     async def _current(self) -> ArchiveKeys:
@@ -327,19 +318,19 @@ class EncryptedStore:
 
     async def _seal_of(self, key: str) -> _Seal | None:
         """Header of an encrypted object; ``None`` if it is plain, or missing."""
-        if key in self._known:
-            self._hits += 1
-            return self._known[key]
+        if key in self.headers:
+            self.header_hits += 1
+            return self.headers[key]
         if self._keys is None:
             return None
-        self._misses += 1
+        self.header_misses += 1
         try:
             record = await self._store.read(KEYS + key, 0, RECORD_BYTES)
         except ObjectMissing:
             return None
         found = self._decoded(record, key)
         seal = _Seal(record, found.plain_bytes, AESGCM(await self._unwrapped(found, key)))
-        self._known[key] = seal
+        self.headers[key] = seal
         return seal
 
     def _decoded(self, record: bytes, key: str) -> WrappedKey:
@@ -375,7 +366,7 @@ class EncryptedStore:
                 raise self._no_key(key, await self.wrapping(key)) from error
             raise
         if self._keys is not None:
-            self._known[key] = None
+            self.headers[key] = None
         return found
 
     async def _refuse_plain(self, key: str, source: ArchiveKeySource) -> None:
