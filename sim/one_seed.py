@@ -55,14 +55,13 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> S
 
     async def scenario(world: World) -> RunOutcome:
         loops.append(world.loop)
-        world.loop.on_trace_line = on_trace_line
         return await run_scenario(world)
 
     collecting = gc.isenabled()
     gc.freeze()  # gc.collect() below need not scan older objects
     gc.disable()  # gc could finalize objects at a different step in another process
     try:
-        _, report.outcome = run_untraced(seed, scenario, deadline_seconds=DEADLINE_SECONDS)
+        _, report.outcome = run_untraced(seed, scenario, deadline_seconds=DEADLINE_SECONDS, on_trace_line=on_trace_line)
     except (InvariantBroken, Stuck, Leak, Unhandled) as error:
         cause = f" <- {error.__cause__!r}" if error.__cause__ is not None else ""
         report.failure = f"{type(error).__name__}: {error}{cause}"

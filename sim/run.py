@@ -87,9 +87,12 @@ class Universe:
             keepalive_seconds=config.keepalive_seconds,
         )
         self.metadata = SimMetadata(
-            rng.fork("metadata"), MetadataFaults(), session_seconds=config.session_seconds, timeout_seconds=1.0
+            rng.fork("metadata"),
+            MetadataFaults(),
+            session_seconds=config.session_seconds,
+            timeout_seconds=1.0,
+            on_change=self._changed,
         )
-        self.metadata.on_change = self._changed
         self.offloading: Offloading | None = None
         self._archive_oracle: ArchiveOracle | None = None
         bucket = self._bucket(rng.fork("bucket"))

@@ -81,6 +81,10 @@ class MetadataFaults:
     """Maximum time from the expiry of a session to the next one."""
 
 
+def _ignore_change(_ledger_id: int, _before: LedgerMetadata | None, _after: LedgerMetadata | None) -> None:
+    """Default ``on_change``: do nothing."""
+
+
 class SimMetadata:
     """The store that all sessions share.
 
@@ -88,9 +92,18 @@ class SimMetadata:
         faults: may be changed during a run.
         session_seconds: session timeout.
         timeout_seconds: how long a client waits for an answer.
+        on_change: called with each change of a ledger's metadata.
     """
 
-    def __init__(self, rng: Rng, faults: MetadataFaults, *, session_seconds: float, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        rng: Rng,
+        faults: MetadataFaults,
+        *,
+        session_seconds: float,
+        timeout_seconds: float,
+        on_change: OnChange = _ignore_change,
+    ) -> None:
         self.shared = MemoryMetadata(rng.fork("shared"))
         self.faults = faults
         self.session_seconds = session_seconds
@@ -99,7 +112,7 @@ class SimMetadata:
         """All values of each ledger; the last one is current unless the ledger is deleted."""
         self.lives: Counter[str] = Counter()
         """How often a record of each name was created."""
-        self.on_change: OnChange = _ignore_change
+        self._on_change = on_change
         self.sessions: dict[str, MetadataSession] = {}
         self.away = False
         """Whether the store is unreachable for all sessions."""
@@ -140,7 +153,7 @@ class SimMetadata:
         before = versions[-1].value if versions else None
         if after is not None:
             versions.append(after)
-        self.on_change(ledger_id, before, None if after is None else after.value)
+        self._on_change(ledger_id, before, None if after is None else after.value)
 
 
 class MetadataSession:
@@ -573,7 +586,3 @@ class _SimWatch:
     async def close(self) -> None:
         self._session.watched(self)
         await self._inner.close()
-
-
-def _ignore_change(_ledger_id: int, _before: LedgerMetadata | None, _after: LedgerMetadata | None) -> None:
-    """Default ``on_change``: do nothing."""

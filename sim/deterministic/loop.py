@@ -82,11 +82,18 @@ class SimLoop(asyncio.BaseEventLoop):
     Args:
         deadline_seconds: simulated time after which the run is ``Stuck``.
         shuffle: if given, draws the order of ready callbacks in a turn; otherwise first in, first out.
+        on_trace_line: called with every line of the trace, perhaps delayed.
     """
 
     _ready: deque[asyncio.Handle]  # what the next turn will run; made by the base class
 
-    def __init__(self, *, deadline_seconds: float = DAY_SECONDS, shuffle: Rng | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        deadline_seconds: float = DAY_SECONDS,
+        shuffle: Rng | None = None,
+        on_trace_line: Callable[[str], object] | None = None,
+    ) -> None:
         super().__init__()
         self._ready = GatedQueue()
         self._virtual = _VirtualTime(self, deadline_seconds)
@@ -99,8 +106,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._tasks_made = 0
         self._noted: list[tuple[float, tuple[object, ...]]] = []
         self._tail: deque[str] = deque(maxlen=KEPT_TRACE_LINES)
-        self.on_trace_line: Callable[[str], object] | None = None
-        """Called with every line of the trace, perhaps delayed."""
+        self._on_trace_line = on_trace_line
         self.unhandled: list[Unhandled] = []
         self.set_exception_handler(SimLoop._remember_unhandled)
 
@@ -137,8 +143,8 @@ class SimLoop(asyncio.BaseEventLoop):
             line = f"{seconds:.9f} {' '.join(map(str, event))}"
             self._hash.update(f"{line}\n".encode())
             self._tail.append(line)
-            if self.on_trace_line is not None:
-                self.on_trace_line(line)
+            if self._on_trace_line is not None:
+                self._on_trace_line(line)
         self._noted.clear()
 
     def create_task(  # type: ignore[override]

@@ -92,11 +92,17 @@ def run_once(
 
 
 def run_untraced(
-    seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
+    seed: int | str,
+    scenario: Scenario[T],
+    *,
+    deadline_seconds: float = DAY_SECONDS,
+    shuffle: bool = False,
+    on_trace_line: Callable[[str], object] | None = None,
 ) -> tuple[SimLoop, T]:
     """``run_once`` without computing the digest; return the closed loop and the value."""
     rng = SeededRng(seed)
-    loop = SimLoop(deadline_seconds=deadline_seconds, shuffle=rng.fork("shuffle") if shuffle else None)
+    order = rng.fork("shuffle") if shuffle else None
+    loop = SimLoop(deadline_seconds=deadline_seconds, shuffle=order, on_trace_line=on_trace_line)
     world = World(seed, loop, rng.fork("world"), SimClock())
     try:
         value = loop.run_until_complete(_main(scenario, world))

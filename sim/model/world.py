@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from tallybook.client.recovery import machine as recovery
 from tallybook.client.recovery.driver import LastFragmentChanged, closed_at
@@ -313,8 +313,10 @@ class Model:
                     return self._recoverer_event(world, number, *self._recoverers.step(state, *event))
                 case recovery.Close():
                     return self._recoverer_closes(world, number, metadata, action)
-                case _:
+                case recovery.FindLast() | recovery.Failed():
                     return self._ended(world, number, GAVE_UP)
+                case unknown:
+                    assert_never(unknown)
             messages.add(self._messages.number(request))
         recoverers = (*world.recoverers[:number], state, *world.recoverers[number + 1 :])
         return world._replace(recoverers=recoverers, messages=frozenset(messages))

@@ -30,8 +30,9 @@ class Small:
     def __init__(self, world: World) -> None:
         self.world = world
         self.oracle = Oracle(CoverageMarks(), world.note, lambda: 0)
-        self.metadata = SimMetadata(world.rng, MetadataFaults(), session_seconds=2.0, timeout_seconds=1.0)
-        self.metadata.on_change = self.oracle.changed
+        self.metadata = SimMetadata(
+            world.rng, MetadataFaults(), session_seconds=2.0, timeout_seconds=1.0, on_change=self.oracle.changed
+        )
         net = SimNet(world.rng.fork("net"))
         self.around = SimEnvironment(net, self.metadata, self.oracle, world.rng, 3.0, world.note)
         self.node = BookieNode(
