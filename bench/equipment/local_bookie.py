@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
@@ -17,7 +18,6 @@ from tallybook.bookie.ledgers.key_verification import LedgerFacts
 from tallybook.bookie.process.boot import boot
 from tallybook.bookie.process.server import IndexThreads
 from tallybook.bookie.process.world import BookieWorld
-from tallybook.bookie.storage.index.port import Index
 from tallybook.core.answers import AddAnswer
 from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import Busy, check
@@ -74,16 +74,13 @@ async def local_bookie(settings: BookieSettings, metadata: LocalMetadata) -> Asy
     pure = ThreadWorkers(1, "checkpoint")
     tasks = Tasks("bench", lambda name, error: ended.append(f"{name}: {error!r}"))
 
-    async def open_index(directory: str, create: bool) -> Index:
-        return await workers.open_index(disk, directory, settings.storage, create=create)
-
     world = BookieWorld(
         disk=disk,
         clock=RealClock(),
         rng=SystemRng(),
         tasks=tasks,
         workers=pure,
-        open_index=open_index,
+        open_index=partial(workers.open_index, disk, settings.storage),
         facts_of=metadata.facts_of,
         disposition_of=metadata.disposition_of,
         confirmed_prefix_of=metadata.confirmed_prefix_of,

@@ -12,9 +12,8 @@ the bookie stops, and counts as lost at the next start.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from tallybook.core.errors import DamagedFile, DiskFailed
 from tallybook.runtime.disk.port import Disk
@@ -23,8 +22,13 @@ from ..storage.index.port import Index
 from .cookie import Cookie
 from .layout import COOKIE, DirectoryLayout, why_lost
 
-OpenIndex = Callable[[str, bool], Awaitable[Index]]
-"""Opens the index in a directory; the flag allows creating it, because nothing was ever stored."""
+
+class OpenIndex(Protocol):
+    """Opens the index in a directory."""
+
+    async def __call__(self, directory: str, *, create: bool) -> Index:
+        """``create``: it may be created, because nothing was ever stored."""
+
 
 NUMBERS: Final = (0, 1, 2)
 
@@ -63,7 +67,7 @@ class IndexHome:
         lost = await why_lost(self._disk, path, self._cookie)
         if lost:
             raise DamagedFile(lost)
-        return await self._open_index(path, create)
+        return await self._open_index(path, create=create)
 
     def next_number(self, number: int) -> int:
         """The number of the index that replaces this one."""
@@ -73,7 +77,7 @@ class IndexHome:
         """Create an empty index, after removing what an interrupted start has left there."""
         await self.clear(number)
         await self._disk.make_directory(self.path(number))
-        return await self._open_index(self.path(number), True)
+        return await self._open_index(self.path(number), create=True)
 
     async def write_cookie(self, number: int) -> None:
         """Write the cookie into the index: it is complete and durable."""

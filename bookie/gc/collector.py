@@ -302,14 +302,11 @@ class GarbageCollector:
         self._paused = store.paused
         if approved and store.paused:
             _log.error("approval to drop ledgers is void", error="nothing is dropped in this pass: see above")
-        self._policy.begin(
-            store.id_counter,
-            self._clock.monotonic(),
-            short_of_space=self._pressed(),
-            paused=store.paused,
-            approved=approved,
-            restarts=self.check.take_change(),
-        )
+        self._policy.begin(store.id_counter, self._clock.monotonic(), short_of_space=self._pressed(), approved=approved)
+        if self.check.take_change():
+            self._policy.forget()
+        if store.paused:
+            self._policy.pause()
         self._over_replication.begin()
         in_limbo = 0
         async with aclosing(self._pages()) as pages:

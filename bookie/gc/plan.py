@@ -80,9 +80,7 @@ class GarbagePolicy:
         now_seconds: float,
         *,
         short_of_space: bool,
-        paused: bool = False,
         approved: bool = False,
-        restarts: bool = False,
     ) -> None:
         """Begin a pass.
 
@@ -90,24 +88,26 @@ class GarbagePolicy:
             id_counter: an upper bound of all ledger ids ever assigned; ``None`` if unknown.
             now_seconds: by a monotonic clock.
             short_of_space: drop deleted ledgers without delay.
-            paused: drop nothing in this pass.
             approved: an operator has approved that this pass drops what waits for that.
-            restarts: discard the findings of earlier passes.
         """
         self._counter = 0 if id_counter is None else id_counter
         self._now_seconds = now_seconds
         self._short_of_space = short_of_space
-        self._paused = paused
+        self._paused = False
         self._approved = approved
         deleted = sum(disposition is LedgerDisposition.DELETED for disposition, _ in self._now.values())
         many = deleted > max(FEW_LEDGERS, self._delays.max_share * self._looked_at)
         self.held = many and not (self._approved or short_of_space)
-        self._before, self._now = {} if restarts else self._now, {}
+        self._before, self._now = self._now, {}
         self._looked_at = 0
 
     def pause(self) -> None:
         """Drop nothing more in this pass: the metadata proved to be unreliable."""
         self._paused = True
+
+    def forget(self) -> None:
+        """Discard the findings of the earlier passes."""
+        self._before = {}
 
     def is_garbage(self, ledger_id: int, disposition: LedgerDisposition) -> bool:
         """Whether the ledger may be dropped, given this disposition, which was looked up in this pass."""

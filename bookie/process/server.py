@@ -151,7 +151,7 @@ class IndexThreads:
         self.maintenance = ThreadWorkers(1, "index-maintenance")
 
     async def open_index(
-        self, disk: RealDisk, directory: str, settings: StorageSettings, *, create: bool
+        self, disk: RealDisk, settings: StorageSettings, directory: str, *, create: bool
     ) -> RocksIndex:
         """Open the index with these threads."""
         workers = IndexWorkers(self.reads, self.states, self.changes, self.maintenance)
@@ -314,8 +314,8 @@ class _BookieProcess:
         threads = IndexThreads(settings.storage.read_threads)
         self._undo.push_async_callback(threads.close)
 
-        async def open_index(directory: str, create: bool) -> RocksIndex:
-            return await threads.open_index(disk, directory, settings.storage, create=create)
+        async def open_index(directory: str, *, create: bool) -> RocksIndex:
+            return await threads.open_index(disk, settings.storage, directory, create=create)
 
         world = BookieWorld(
             disk=disk,

@@ -129,6 +129,7 @@ class AddPath:
         batch: Buffer,
         key: bytes,
         on_answer: AddCallback,
+        *,
         kind: AddKind = AddKind.ORDINARY,
         others_in_flight: bool = False,
         identity: bytes = NO_IDENTITY,
@@ -146,7 +147,7 @@ class AddPath:
             _answer_soon(on_answer, answer)
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES
-        refusal = self._refusal(size, kind, others_in_flight)
+        refusal = self._refusal(size, kind, others_in_flight=others_in_flight)
         if refusal is not None:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
@@ -157,7 +158,7 @@ class AddPath:
         span = current_span()
         if span is not None:
             add.trace = TracedAdd(span)
-        self._admission.take(size, recovery)
+        self._admission.take(size, recovery=recovery)
         ledger = self._table.get(header.ledger_id)
         if add.repair or ledger is None or not self._takes_fast_path(ledger, header, batch, key, add):
             self._take_slow_path(header, batch, key, add)
@@ -188,14 +189,14 @@ class AddPath:
 
     # Step 2: admission.
 
-    def _refusal(self, size: int, kind: AddKind, others_in_flight: bool) -> Refusal | None:
+    def _refusal(self, size: int, kind: AddKind, *, others_in_flight: bool) -> Refusal | None:
         if self._closed_code:
             return Refusal(self._closed_code, 0, CLOSED)
         recovery = kind.from_recovery
         if len(self._waiting) >= MAX_WAITING_ADDS + (MAX_WAITING_ADDS // RECOVERY_SHARE if recovery else 0):
             self._admission.count(WAITING)
             return WAITING
-        refusal = self._admission.refusal(size, self._table.dirty_count, kind, others_in_flight)
+        refusal = self._admission.refusal(size, self._table.dirty_count, kind, others_in_flight=others_in_flight)
         if refusal is None:
             return None
         self._flush_if_needed(refusal)
@@ -216,15 +217,15 @@ class AddPath:
         """Whether the fast path is open: there is nothing to load or look up, and steps 4 and 5 can only succeed."""
         recovery = add.recovery
         return (
-            self._is_new(ledger, header, recovery)
+            self._is_new(ledger, header, recovery=recovery)
             and not (ledger.refuses_recovery if recovery else ledger.refuses_add)
             and ledger.fits_again(key)
             and ledger.is_identity(add.identity)
-            and self._fits(batch, recovery)
+            and self._fits(batch, recovery=recovery)
             and add.size <= self._admission.max_add_bytes
         )
 
-    def _is_new(self, ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
+    def _is_new(self, ledger: Ledger, header: BatchHeader, *, recovery: bool) -> bool:
         """Whether memory alone shows that none of these entries is held. A late batch mostly lies behind all that was
         flushed; looking it up in the index would be a search for nothing."""
         first = header.first_entry_id
@@ -254,7 +255,7 @@ class AddPath:
             while True:
                 # A batch that moves from the cache to the index between the two lookups would be missed by both: if
                 # the count of releases has changed, the lookup is repeated. A wait may also have made it necessary.
-                if self._may_be_stored(ledger, header, add.recovery) and looked_at != self._cache.releases:
+                if self._may_be_stored(ledger, header, recovery=add.recovery) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
                     stored = await self._look_into_storage(ledger, header, add)
                     continue
@@ -265,7 +266,7 @@ class AddPath:
                         self._repairs.note_held(ledger, header, add.identity)
                     return True
                 self._admission.check_size(add.size)
-                if not self._fits(batch, add.recovery):
+                if not self._fits(batch, recovery=add.recovery):
                     await self._waiters.wait_for_cache(add, deadline)
                 elif not self._admission.journal_takes(add.size, recovery=add.recovery):
                     await self._waiters.wait_for_journal(add, deadline)
@@ -276,7 +277,7 @@ class AddPath:
                     return False
 
     @staticmethod
-    def _may_be_stored(ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
+    def _may_be_stored(ledger: Ledger, header: BatchHeader, *, recovery: bool) -> bool:
         """Whether the index must be asked. For a recovery it also shows older rows that overlap."""
         first = header.first_entry_id
         return ledger.may_hold(first) if recovery else ledger.may_be_flushed(first)
@@ -341,7 +342,7 @@ class AddPath:
             return False
         held = self._cache.overlapping(ledger.ledger_id, header.first_entry_id, header.last_entry_id)
         if not held:
-            return _is_stored(header, batch, recovery, stored)
+            return _is_stored(header, batch, stored, recovery=recovery)
         if any(copy != batch for copy in held):
             raise Conflict(f"ledger {ledger.ledger_id} holds other bytes from entry {header.first_entry_id}")
         return True
@@ -392,11 +393,11 @@ class AddPath:
         self._commits.append(introducing_record(ledger), ledger)
         ledger.verifier_recorded = True
 
-    def _fits(self, batch: Buffer, recovery: bool) -> bool:
+    def _fits(self, batch: Buffer, *, recovery: bool) -> bool:
         return self._cache.fits(len(batch), 0 if recovery else self._cache.reserve_bytes)
 
 
-def _is_stored(header: BatchHeader, batch: Buffer, recovery: bool, stored: list[Buffer | None]) -> bool:
+def _is_stored(header: BatchHeader, batch: Buffer, stored: list[Buffer | None], *, recovery: bool) -> bool:
     """Whether the index holds exactly these bytes; raises for an overlap with others.
 
     If a recovery or a repair brings a good copy, a damaged, lost or unreadable copy counts as not held.

@@ -140,7 +140,7 @@ class Admission:
         """Whether ordinary adds of any size are refused for now."""
         return self.read_only or self._pressure.only_reserve_left
 
-    def refusal(self, size: int, dirty_ledgers: int, kind: AddKind, others_in_flight: bool = False) -> Refusal | None:
+    def refusal(self, size: int, dirty_count: int, kind: AddKind, *, others_in_flight: bool = False) -> Refusal | None:
         """Why a batch of ``size`` bytes cannot be taken now, or ``None``. An empty lane takes any one batch.
 
         A recovery add that is too large may repeat a batch that is held, from before the limit was lowered. The caller
@@ -156,9 +156,10 @@ class Admission:
         if kind is AddKind.REPAIR and self._pressure.only_reserve_left:
             self.count(_DISK_RESERVED)
             return _DISK_RESERVED
-        refusal = (
-            self._recovery_refusal(size) if recovery else self._ordinary_refusal(size, dirty_ledgers, others_in_flight)
-        )
+        if recovery:
+            refusal = self._recovery_refusal(size)
+        else:
+            refusal = self._ordinary_refusal(size, dirty_count, others_in_flight=others_in_flight)
         if refusal is not None:
             self.count(refusal)
         return refusal
@@ -185,14 +186,14 @@ class Admission:
         """Count a refused add."""
         self.refusals[refusal.reason] += 1
 
-    def take(self, size: int, recovery: bool) -> None:
+    def take(self, size: int, *, recovery: bool) -> None:
         """Add the bytes of a batch to those in flight, until ``release``."""
         if recovery:
             self.recovery_bytes += size
         else:
             self.inflight_bytes += size
 
-    def release(self, size: int, recovery: bool, seconds: float) -> None:
+    def release(self, size: int, seconds: float, *, recovery: bool) -> None:
         """Remove the bytes of an answered batch, and remember how long it took."""
         if recovery:
             self.recovery_bytes -= size
@@ -207,7 +208,7 @@ class Admission:
         half_ms = min(MAX_RETRY_MS, int(self._last_seconds * 500))
         return refusal._replace(retry_after_ms=max(refusal.retry_after_ms, half_ms))
 
-    def _ordinary_refusal(self, size: int, dirty_ledgers: int, others_in_flight: bool) -> Refusal | None:
+    def _ordinary_refusal(self, size: int, dirty_count: int, *, others_in_flight: bool) -> Refusal | None:
         if self.closed_to_writers:
             return _READ_ONLY
         limit = self._max_shared_bytes if others_in_flight else self.max_inflight_bytes
@@ -217,7 +218,7 @@ class Admission:
             return _QUEUE_AGE
         if not self.journal_takes(size, recovery=False):
             return JOURNAL_FULL
-        if dirty_ledgers >= self.max_dirty_ledgers:
+        if dirty_count >= self.max_dirty_ledgers:
             return _LEDGERS
         return None
 

@@ -226,7 +226,7 @@ class PendingAcks:
     def answer(self, add: PendingAdd, code: int = OK_CODE, retry_after_ms: int = 0) -> None:
         """Finish one add: free the space it occupied, and answer it, unless it was acked early."""
         seconds = self._clock.monotonic() - add.since
-        self._admission.release(add.size, add.recovery, seconds)
+        self._admission.release(add.size, seconds, recovery=add.recovery)
         self.add_seconds.observe(seconds)
         if add.trace is not None:
             add.trace.over(code, self._queue_of(add.ledger_id).journal.last_commit)

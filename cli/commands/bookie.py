@@ -282,7 +282,7 @@ def rebuild_index(
             async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
                 path, report = await rebuild_stopped(
                     settings, disk, client.world.store, clock, SystemRng(),
-                    lambda path, create: threads.open_index(disk, path, settings.storage, create=create),
+                    partial(threads.open_index, disk, settings.storage),
                     dry_run=dry_run,
                 )  # fmt: skip
         finally:

@@ -39,7 +39,7 @@ def fsck(
     with the findings in the list "details".
     """
     with nullcontext() if repair else reading_only():
-        totals = run(_fsck(metadata, repair, bucket, as_json))
+        totals = run(_fsck(metadata, repair=repair, with_bucket=bucket, as_json=as_json))
     if as_json:
         print_json(totals)
     else:
@@ -50,7 +50,7 @@ def fsck(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -> Any:
+async def _fsck(metadata: str, *, repair: bool, with_bucket: bool, as_json: bool) -> Any:
     # Imported here because these take long to load.
     from tallybook.repair.fsck.fsck import Fsck  # noqa: PLC0415
     from tallybook.repair.fsck.records import RECORD_KINDS  # noqa: PLC0415
@@ -65,7 +65,7 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
         check = Fsck(world, (*RECORD_KINDS, *STREAM_KINDS), STREAM_OWNERS, opened, board)
         progress = Progress("checking", world.clock, unit="items")
         async with show_progress(progress, world.clock, lambda: (check.totals.steps, 0)):
-            details = await _show_all(check, as_json, repair)
+            details = await _show_all(check, as_json=as_json, repair=repair)
         totals = check.totals
     return {
         "looked_at": totals.steps,
@@ -91,7 +91,7 @@ async def _bucket(stack: AsyncExitStack, client: Client) -> OpenArchive | None:
     return OpenArchive(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
 
 
-async def _show_all(check: Fsck, as_json: bool, repair: bool) -> list[ResultFields]:
+async def _show_all(check: Fsck, *, as_json: bool, repair: bool) -> list[ResultFields]:
     """Print the findings; with ``as_json`` return them."""
     details: list[ResultFields] = []
     found: AsyncIterator[FsckFinding] = check.run()

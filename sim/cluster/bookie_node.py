@@ -359,7 +359,7 @@ class BookieNode:
         self._to_replace = False
         oracle.mark("bookie: replaced")
 
-    async def _open_index(self, directory: str, create: bool) -> Index:
+    async def _open_index(self, directory: str, *, create: bool) -> Index:
         index = await _WatchedIndex.open(self.disk, directory, create=create)
         index.on_left = partial(self._env.oracle.copies_dropped, self.name)
         self._index = index

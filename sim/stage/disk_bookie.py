@@ -275,5 +275,5 @@ class DiskBookie:
         if tasks is not None:
             await tasks.close()
 
-    async def _open_index(self, directory: str, create: bool) -> Index:
+    async def _open_index(self, directory: str, *, create: bool) -> Index:
         return await MemoryIndex.open(self.disk, directory, create=create)

@@ -106,7 +106,7 @@ async def disk_bookie(place: Place) -> AsyncIterator[LedgerStore]:
         disk = SimDisk(place.rng.fork("disk")) if place.simulated else RealDisk()
         workers = InlineWorkers() if place.simulated else ThreadWorkers(2, "workers")
 
-        async def open_index(directory: str, create: bool) -> Index:
+        async def open_index(directory: str, *, create: bool) -> Index:
             if place.simulated:
                 return await MemoryIndex.open(disk, directory, create=create)
             return await RocksIndex.open(disk, directory, workers, settings.storage, create=create)

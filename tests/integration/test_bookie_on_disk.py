@@ -65,7 +65,7 @@ async def running(
     tasks = Tasks("b1", lambda name, error: failures.append(f"{name}: {error!r}"))
     metadata = KnownMetadata(cookies=COOKIES.setdefault(str(root), {}) if cookies is None else cookies)
 
-    async def open_index(directory: str, create: bool) -> Index:
+    async def open_index(directory: str, *, create: bool) -> Index:
         return await RocksIndex.open(disk, directory, workers, chosen.storage, create=create)
 
     world = BookieWorld(

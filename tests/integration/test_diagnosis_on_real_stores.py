@@ -356,7 +356,7 @@ class OnRocksDB(DiskBookie):
         self._root, self._real, self._workers = root, disk, workers
         self.index: SlowIndex | None = None
 
-    async def _open_index(self, directory: str, create: bool) -> Index:
+    async def _open_index(self, directory: str, *, create: bool) -> Index:
         place = str(self._root / Path(directory).name)
         await self._real.make_directory(place)
         rocks = await RocksIndex.open(self._real, place, self._workers, self.settings.storage, create=create)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.process.boot import boot
@@ -48,7 +49,7 @@ async def real_bookie(
     tasks = Tasks("b1", lambda name, error: fail(f"{name}: {error!r}"))
     world = BookieWorld(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
-        open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
+        open_index=partial(threads.open_index, disk, settings.storage),
         facts_of=metadata.facts_of, disposition_of=metadata.disposition_of, id_counter=metadata.read_id_counter,
         confirmed_prefix_of=metadata.confirmed_prefix_of, registry=metadata, fail_safe=fail,
     )  # fmt: skip

@@ -77,7 +77,7 @@ class Store:
 async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
     """The content of a new index, built while the bookie is stopped."""
 
-    async def open_index(path: str, create: bool) -> Index:
+    async def open_index(path: str, *, create: bool) -> Index:
         return await MemoryIndex.open(node.disk, path, create=create)
 
     store = Store(node.metadata)

@@ -116,7 +116,7 @@ def test_an_index_of_a_newer_one_is_not_taken_for_a_lost_one():
         node = await written_by_a_newer_one(world)
         before, open_index = everything_in(node.disk), node._open_index
 
-        async def of_a_newer_one(directory: str, create: bool) -> None:
+        async def of_a_newer_one(directory: str, *, create: bool) -> None:
             raise NewerFormat.of(f"{directory}/synced", 2, 1)
 
         node._open_index = of_a_newer_one

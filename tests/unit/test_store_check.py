@@ -464,7 +464,9 @@ async def test_what_a_bookie_finds_takes_the_place_of_a_damaged_record_and_raise
 def test_a_paused_pass_drops_nothing_with_any_metadata() -> None:
     judge = GarbagePolicy(GcDelays(0, 0, 1.0))
     for paused in (True, True, False):
-        judge.begin(10, 100.0, short_of_space=True, paused=paused, approved=True)
+        judge.begin(10, 100.0, short_of_space=True, approved=True)
+        if paused:
+            judge.pause()
         dropped = [
             judge.is_garbage(number, fate)
             for number, fate in enumerate([LedgerDisposition.RELEASED, LedgerDisposition.DELETED])
