@@ -10,21 +10,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 
-from ..cached_location import CachedLocation
 from ..locations import LedgerLocation, read_metadata
-from ..options import NO_LIMIT, ReadOptions
+from ..micro_batch_reader import MicroBatchReader, check_checkpoint
+from ..options import ReadOptions
 from ..query.gaps import EntryGap
 from ..query.id_ranges import IdRanges
 from ..query.partitions import EntryPartition
@@ -37,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads ledgers as a stream. It is pickled to executors; its connection is not."""
+class LedgerStreamReader(MicroBatchReader):
+    """Reads ledgers as a stream."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.snapshot or options.first_entry or options.last_entry != MAX_ID or options.tier == "bookies":
@@ -48,12 +41,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if options.table != "entries" or options.place.metadata is None:
             raise InvalidConfig("readStream reads entries of a cluster: give its metadata URI, and no option table")
-        self._options = options
-        self._schema = schema
+        super().__init__(options, schema)
         self._target: IdRanges | None = None
-        self._report: dict[str, Any] | None = None
-        """The result of ``reportLatestOffset``, as of the last planned micro-batch."""
-        self._place = CachedLocation(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset before all ledgers, or after those closed by now: option ``startingPosition``."""
@@ -61,15 +50,6 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.start == "earliest":
             return nothing.json()
         return StreamOffset(nothing.cluster_id, IdRanges.of(each.ledger_id for each in self._closed(nothing))).json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit in the options; if there are two, ``latestOffset`` applies both."""
-        options = self._options
-        if options.max_entries_per_trigger < NO_LIMIT:
-            return ReadMaxRows(options.max_entries_per_trigger)
-        if options.max_bytes_per_trigger < NO_LIMIT:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the ledgers closed by now: the query ends when it has read them."""
@@ -88,10 +68,6 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The same object if there is nothing new: Spark compares offsets as text.
         return start if following is offset else following.json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For ``StreamingQueryProgress``: the closed ledgers after the last planned micro-batch."""
-        return self._report
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EntryPartition]:
         """The partitions of the micro-batch that ends at ``end``."""
         offset = StreamOffset.parse(end)
@@ -100,13 +76,6 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of one partition."""
         return read_rows(self._options, self._schema, partition)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """No-op: no state is kept for a query."""
-
-    def stop(self) -> None:
-        """Disconnect from the cluster."""
-        self._place.close()
 
     def _closed(self, offset: StreamOffset) -> list[ClosedLedger]:
         return self._place.ask(lambda place: self._looked(place, offset))
@@ -119,7 +88,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _looked(self, place: LedgerLocation, offset: StreamOffset) -> list[ClosedLedger]:
         options, found = self._options, []
-        _check_cluster(place, offset)
+        check_checkpoint(place, offset.cluster_id)
         view = await place.view()
         wanted = [
             ledger_id
@@ -135,18 +104,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
 
-def _check_cluster(place: LedgerLocation, offset: StreamOffset) -> None:
-    """Check that a checkpoint is of this cluster: ids of another cluster would be taken for ids already read.
-
-    Raises:
-        InvalidConfig: the checkpoint is of another cluster.
-    """
-    if offset.cluster_id != place.cluster_id:
-        raise InvalidConfig(f"the checkpoint is of cluster {offset.cluster_id}, and this is {place.cluster_id}")
-
-
 async def _cut(place: LedgerLocation, options: ReadOptions, end: StreamOffset) -> list[EntryPartition]:
-    _check_cluster(place, end)
+    check_checkpoint(place, end.cluster_id)
     found = await read_metadata(place, [each.ledger_id for each in end.batch])
     known = {ledger_id: metadata for ledger_id, metadata in found.items() if metadata is not None}
     gaps = tuple(EntryGap.of_deleted(*each) for each in end.batch if each.ledger_id not in known)

@@ -11,14 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, NoSuchStream, StorageError
 from tallybook.stream.catalog.head import Head
@@ -26,9 +19,9 @@ from tallybook.stream.gaps import is_lost
 from tallybook.stream.position import Position
 from tallybook.stream.start import Start
 
-from ..cached_location import CachedLocation
 from ..columns import check_columns
 from ..locations import LedgerLocation
+from ..micro_batch_reader import MicroBatchReader, check_checkpoint
 from ..options import NO_LIMIT, ReadOptions
 from ..query.bounds import LATEST, RecordBounds
 from .bounds_resolution import ResolvedPlace, StreamResolver, listed
@@ -44,33 +37,20 @@ CONCURRENT_ENDS: Final = 16
 """Streams whose ends are read concurrently."""
 
 
-class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows streams. It is pickled to executors; its connection is not."""
+class RecordStreamReader(MicroBatchReader):
+    """Follows streams."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.records is None or options.records.end != LATEST:
             raise InvalidConfig("readStream has no end: use snapshot and endingPosition in batches only")
         check_columns(options, schema)
-        self._options = options
+        super().__init__(options, schema)
         self._bounds: RecordBounds = options.records
-        self._schema = schema
         self._target: dict[str, ResolvedPlace] | None = None
-        self._report: dict[str, Any] | None = None
-        """The result of ``reportLatestOffset``, as of the last planned micro-batch."""
-        self._place = CachedLocation(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
         """The start of each stream: option ``startingPosition``."""
         return self._place.ask(self._began).json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit in the options; if there are two, ``latestOffset`` applies both."""
-        options = self._options
-        if options.max_entries_per_trigger < NO_LIMIT:
-            return ReadMaxRows(options.max_entries_per_trigger)
-        if options.max_bytes_per_trigger < NO_LIMIT:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the current ends of the streams: the query ends when it has read up to them."""
@@ -84,14 +64,6 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The same object if there is nothing new: Spark compares offsets as text.
         return start if following is offset else following.json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For ``StreamingQueryProgress``: ends of the streams, and the lag after the last planned micro-batch."""
-        return self._report
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Tasks do not need the report, which may be large.
-        return {**self.__dict__, "_report": None}
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RecordPartition]:
         """The partitions of the micro-batch between two offsets."""
         behind = RecordOffset.parse(end)
@@ -99,7 +71,7 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
 
         async def work(place: LedgerLocation) -> list[RecordPartition]:
-            _check_cluster(place, behind)
+            check_checkpoint(place, behind.cluster_id)
             plan = await plan_records(place, wanted, fail=options.fail_on_data_loss)
             return await cut_records(place, options, plan)
 
@@ -108,13 +80,6 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: RecordPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The records of one partition."""
         return read_records(self._options, self._schema, partition)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """No-op: no state is kept for a query."""
-
-    def stop(self) -> None:
-        """Disconnect from the cluster."""
-        self._place.close()
 
     async def _began(self, place: LedgerLocation) -> RecordOffset:
         streams = StreamResolver(place)
@@ -135,7 +100,7 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {head.stream_id: latest for head, latest in found}
 
     async def _advanced(self, place: LedgerLocation, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
-        _check_cluster(place, offset)
+        check_checkpoint(place, offset.cluster_id)
         streams, options = StreamResolver(place), self._options
         heads, gone = await self._heads(streams, offset)
         waiting: list[tuple[Head, ResolvedPlace, ResolvedPlace]] = []
@@ -273,13 +238,3 @@ async def _behind_loss(
         if found.place > begin.place:
             return min(found, latest)
     return latest
-
-
-def _check_cluster(place: LedgerLocation, offset: RecordOffset) -> None:
-    """Check that a checkpoint is of this cluster: streams of another cluster would be taken for deleted ones.
-
-    Raises:
-        InvalidConfig: the checkpoint is of another cluster.
-    """
-    if offset.cluster_id != place.cluster_id:
-        raise InvalidConfig(f"the checkpoint is of cluster {offset.cluster_id}, and this is {place.cluster_id}")
