@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from tallybook.core.error_codes import error_class, error_classes
 from tallybook.core.errors import TallybookError
 
-from .usage import MetricValue
-
 ERROR_LABEL: Final = "error"
 
 
@@ -42,35 +40,6 @@ class MetricInfo(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def meter_metrics(
-    stat: str, name: str, what: str, *, label: tuple[str, str] | None = None
-) -> tuple[MetricInfo, MetricInfo, MetricInfo]:
-    """The metrics of a ``Meter``.
-
-    Args:
-        what: the measured operations, in the plural: "Reads of entry logs".
-    """
-    return (
-        MetricInfo(f"{stat}_seconds", f"{name}_seconds", MetricKind.HISTOGRAM, f"{what}: duration of each.", label),
-        MetricInfo(
-            f"{stat}_busy_seconds",
-            f"{name}_busy_seconds_total",
-            MetricKind.COUNTER,
-            f"{what}: seconds in which at least one was in progress.",
-            label,
-        ),
-        MetricInfo(f"{stat}_under_way", f"{name}_under_way", MetricKind.GAUGE, f"{what}: in progress now.", label),
-    )
-
-
-def error_metrics(stat: str, name: str, text: str) -> tuple[MetricInfo, ...]:
-    """A counter for each error class of ``core/errors.py``, with the class name as label."""
-    return tuple(
-        MetricInfo(f"{stat}_{error.__name__}", name, MetricKind.COUNTER, text, (ERROR_LABEL, error.__name__))
-        for error in error_classes()
-    )
-
-
 class ErrorCounts:
     """Counts errors by class."""
 
@@ -84,7 +53,3 @@ class ErrorCounts:
     def count_of(self, error: type[TallybookError]) -> int:
         """How often exactly this class was counted."""
         return self._counts[error]
-
-    def readings(self, stat: str) -> dict[str, MetricValue]:
-        """The counters, named as in ``error_metrics``."""
-        return {f"{stat}_{error.__name__}": count for error, count in self._counts.items()}

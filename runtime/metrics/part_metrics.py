@@ -16,9 +16,8 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from tallybook.core.error_codes import error_classes
-from tallybook.core.errors import TallybookError
 
-from .catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics, meter_metrics
+from .catalogue import ERROR_LABEL, ErrorCounts, MetricInfo, MetricKind
 from .histogram import Histogram
 from .usage import Meter, MetricValue
 
@@ -93,21 +92,40 @@ class PartMetrics(Generic[P]):
         )
 
     def meter(self, stat: str, name: str, what: str, read: Callable[[P], Meter]) -> PartMetrics[P]:
-        """Add the three metrics of a ``Meter``; see ``catalogue.meter_metrics``."""
-        seconds, busy, in_flight = meter_metrics(stat, name, what)
-        return self._with(
-            _Metric(seconds, lambda part: read(part).seconds),
-            _Metric(busy, lambda part: read(part).in_flight.seconds),
-            _Metric(in_flight, lambda part: read(part).in_flight.count),
+        """Add the three metrics of a ``Meter``.
+
+        Args:
+            what: the measured operations, in the plural: "Reads of entry logs".
+        """
+        return (
+            self.histogram(
+                f"{stat}_seconds", f"{name}_seconds", f"{what}: duration of each.", lambda part: read(part).seconds
+            )
+            .counter(
+                f"{stat}_busy_seconds",
+                f"{name}_busy_seconds_total",
+                f"{what}: seconds in which at least one was in progress.",
+                lambda part: read(part).in_flight.seconds,
+            )
+            .gauge(
+                f"{stat}_under_way",
+                f"{name}_under_way",
+                f"{what}: in progress now.",
+                lambda part: read(part).in_flight.count,
+            )
         )
 
     def errors(self, stat: str, name: str, text: str, read: Callable[[P], ErrorCounts]) -> PartMetrics[P]:
-        """Add the counters of ``ErrorCounts``; see ``catalogue.error_metrics``."""
-        return self._with(
-            *(
-                _Metric(info, partial(_read_error, read, error))
-                for error, info in zip(error_classes(), error_metrics(stat, name, text), strict=True)
-            )
+        """Add a counter for each error class of ``core/errors.py``, with the class name as label."""
+        classes = {error.__name__: error for error in error_classes()}
+        return self.each(
+            MetricKind.COUNTER,
+            f"{stat}_{{}}",
+            name,
+            text,
+            ERROR_LABEL,
+            classes,
+            lambda part, error: read(part).count_of(classes[error]),
         )
 
     def of(self, metrics: PartMetrics[Q], part: Callable[[P], Q | None]) -> PartMetrics[P]:
@@ -130,7 +148,3 @@ class PartMetrics(Generic[P]):
 
 def _read_value(read: Callable[[P, V], MetricValue | None], value: V, part: P) -> MetricValue | None:
     return read(part, value)
-
-
-def _read_error(read: Callable[[P], ErrorCounts], error: type[TallybookError], part: P) -> MetricValue:
-    return read(part).count_of(error)

@@ -1,7 +1,7 @@
 """The metrics registry of a process, which reads all values when it is scraped.
 
-A part keeps plain numbers and returns them as a mapping; its catalogue (``catalogue``) names and describes them. A hot
-path pays one addition for a counter. A scrape takes one or two milliseconds of the event loop (``rendering``).
+A part keeps plain numbers, and declares how each is named, described and read (``part_metrics``). A hot path pays one
+addition for a counter. A scrape takes one or two milliseconds of the event loop (``rendering``). The page
 docs/reference/metrics.md is generated from the catalogues.
 """
 

@@ -71,11 +71,3 @@ class Meter:
                 yield
             finally:
                 self.seconds.observe(self._clock.monotonic() - began)
-
-    def readings(self, stat: str) -> dict[str, MetricValue]:
-        """The values, named as in ``catalogue.meter_metrics``."""
-        return {
-            f"{stat}_seconds": self.seconds,
-            f"{stat}_busy_seconds": self.in_flight.seconds,
-            f"{stat}_under_way": self.in_flight.count,
-        }
