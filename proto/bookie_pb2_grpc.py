@@ -55,7 +55,7 @@ class BookieServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Add(self, request_iterator, context):
-        """Ordinary adds, and their acks: bulk.
+        """Adds of writers, and their acks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -69,8 +69,9 @@ class BookieServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Control(self, request_iterator, context):
-        """Fence, RecoveryRead, RecoveryAdd, ReadLac, WriteLac, WriteLacs, Force: never behind bulk, on a connection of its own.
-        And what repair and inspection ask: RepairAdd, Held, Damaged, HeldLedgers, EndLimbo, Status, Trace, Authorize.
+        """Fence, RecoveryRead, RecoveryAdd, ReadLac, WriteLac, WriteLacs, Force; for repair and inspection RepairAdd, Held,
+        Damaged, HeldLedgers, EndLimbo, Status, Trace, Authorize. On its own connection, so that they never wait behind
+        adds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,12 +1,10 @@
-"""Batches inside messages, without paying protobuf for them.
+"""Batches inside messages, without the cost of protobuf.
 
-``bookie.proto`` describes every message, and any protobuf implementation can speak it. But a
-large bytes field that goes through protobuf is copied twice and halves the rate of the whole
-path. So each message that carries batches has them in field 15, and this module writes that
-field's tag and length by hand and finds the batches of a received message as views into it.
-What is left of the message is small, and goes through protobuf as usual
-(``messages``). Two serialised messages one after the other are one message with the
-repeated fields of both; the Add stream uses that to send small batches together.
+``bookie.proto`` describes every message, so any protobuf implementation can use the protocol. But protobuf copies a
+large bytes field twice, which halves the throughput. So all batches of a message are in field 15: this module writes
+the tag and length of that field itself, and finds the batches of a received message as views into it. The rest of the
+message is small and goes through protobuf (``messages``). Two serialised messages, one after the other, are one message
+with the repeated fields of both; the Add stream uses this to send small batches together.
 """
 
 from __future__ import annotations
@@ -19,41 +17,41 @@ from tallybook.core.errors import ProtocolViolation
 from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MIB
 
 MAX_ATTACHED_LEDGERS: Final = 65_536
-"""How many ledgers' keys a bookie remembers for an Add stream; both sides forget the oldest beyond it.
+"""Maximum attached ledgers of an Add stream; beyond it, client and bookie both forget the oldest.
 
-What it remembers is what the client has open, as the client tells which ledgers it is through with: some 300 bytes for
-each of them.
+The bookie remembers the ledgers that the client has open, about 300 bytes for each, since the client detaches ledgers
+that it has finished with.
 """
 
 WRITER_RETURN_SECONDS: Final = 60.0
-"""How long a client that lost a connection may take to attach its ledgers again: several pauses and connect timeouts.
+"""How long a client may take to attach its ledgers again after it lost a connection: several pauses and timeouts.
 
-For as long, a bookie does not say that they have no writer.
+During this time, the bookie does not report that they have no writer.
 """
 
 FORMERLY_ATTACHED_LEDGERS: Final = 1024
-"""The same of a bookie that does not say."""
+"""Maximum attached ledgers of an older bookie, which does not report its limit."""
 
 MAX_ATTACHES: Final = 40
-"""Most attachments in one message: with their keys they are well below what may be in it besides batches."""
+"""Maximum attachments in one message. With their keys they stay well below ``MAX_REST_BYTES``."""
 
 MAX_DETACHES: Final = 100
-"""Most ledgers that one message detaches."""
+"""Maximum ledgers that one message detaches."""
 
 MAX_LACS: Final = 32
-"""Most LACs of ledgers in one request: with their keys they are well below what may be in it besides batches."""
+"""Maximum LACs in one request. With their keys they stay well below ``MAX_REST_BYTES``."""
 
 ADD_OVERHEAD_BYTES: Final = 512
-"""What a batch costs of a stream's credit besides its length, so that tiny batches are bounded in number, too."""
+"""Credit that a batch costs in addition to its length, so that the number of tiny batches is bounded, too."""
 
 MAX_ADD_COST_BYTES: Final = MAX_BATCH_BYTES + ADD_OVERHEAD_BYTES
-"""Least credit a bookie may grant: any one batch must fit."""
+"""Minimum credit that a bookie may grant: the largest batch must fit."""
 
 MAX_FRAMES: Final = 8_192
-"""Most batches in one message."""
+"""Maximum batches in one message."""
 
 MAX_REST_BYTES: Final = 4 * KIB
-"""Most bytes that a request may have besides its batches."""
+"""Maximum bytes of a request besides its batches."""
 
 _MAX_REST_FIELDS: Final = 64
 
@@ -63,17 +61,17 @@ _MAX_VARINT_BYTES: Final = 10
 
 
 def add_cost_bytes(batch_bytes: int) -> int:
-    """What a batch of this length costs of a stream's credit until it is answered."""
+    """Credit that a batch of this length takes until it is acked."""
     return batch_bytes + ADD_OVERHEAD_BYTES
 
 
 def frame_batch(batch: Buffer) -> bytes:
-    """A whole message, or the last part of one, that carries ``batch``."""
+    """Frame ``batch``: the result is a message, or the last part of one."""
     return b"".join((_head(len(batch)), batch))
 
 
 def frame_batches(front: bytes, batches: tuple[Buffer, ...]) -> bytes:
-    """The message ``front`` (already serialised) with ``batches`` added."""
+    """Append ``batches`` to the serialised message ``front``."""
     parts: list[Buffer] = [front]
     for batch in batches:
         parts += (_head(len(batch)), batch)
@@ -83,14 +81,13 @@ def frame_batches(front: bytes, batches: tuple[Buffer, ...]) -> bytes:
 def split_batches(
     message: bytes, *, max_frames: int = MAX_FRAMES, max_rest_bytes: int = MAX_REST_BYTES
 ) -> tuple[bytes, list[memoryview]]:
-    """Part a message into the fields for protobuf and its batches, which are views into ``message``.
+    """Split a message into the fields for protobuf and its batches, which are views into ``message``.
 
-    A message is looked at field by field, so the number of its fields bounds what one costs;
-    it is refused at the first field too many.
+    The number of fields is bounded, since each is read on its own: the first field too many is an error.
 
     Raises:
-        ProtocolViolation: a field reaches beyond the end, or its wire type does not exist; a
-            batch is shorter than its header; more batches or other fields than a message may have.
+        ProtocolViolation: a field reaches beyond the end of the message, or its wire type does not exist; a batch is
+            shorter than its header; there are too many batches or other fields.
     """
     view = memoryview(message)
     end = len(message)
@@ -104,15 +101,20 @@ def split_batches(
         if tag == _BATCH_TAG:
             size, at = _read_varint(message, at)
             if size < BATCH_HEADER_BYTES or len(batches) == max_frames:
-                which = f"batch {len(batches) + 1} of at most {max_frames}"
-                raise ProtocolViolation(f"{which} in a message has {size} bytes")
+                raise ProtocolViolation(
+                    f"batch {len(batches) + 1} of a message (maximum {max_frames}) has {size} bytes "
+                    f"(minimum {BATCH_HEADER_BYTES})"
+                )
             start, at = at, at + size
             batches.append(view[start:at])
         else:
             at = _skip_value(message, at, tag & 7)
             rest_bytes += at - start
             if rest_bytes > max_rest_bytes or len(others) == _MAX_REST_FIELDS:
-                raise ProtocolViolation(f"{len(others) + 1} fields of {rest_bytes} bytes besides batches in a message")
+                raise ProtocolViolation(
+                    f"{len(others) + 1} fields with {rest_bytes} bytes besides batches in a message: maximum "
+                    f"{_MAX_REST_FIELDS} fields and {max_rest_bytes} bytes"
+                )
             others.append(view[start:at])
         if at > end:
             raise ProtocolViolation(f"a field reaches {at - end} bytes beyond the end of its message")
@@ -120,9 +122,9 @@ def split_batches(
 
 
 class FrameCache:
-    """Frames of the batches sent last, so that a batch for Qw bookies is framed once and shared.
+    """Cache of the last frames, so that a batch for Qw bookies is framed once and shared.
 
-    A writer hands one batch to all its bookies in one turn, so a few suffice.
+    A writer sends a batch to all its bookies in one turn of the event loop, so a few frames suffice.
     """
 
     MAX_BYTES: Final = 2 * MIB
@@ -133,11 +135,11 @@ class FrameCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the frames remembered."""
+        """Bytes of the cached frames."""
         return self._size_bytes
 
     def frame(self, batch: bytes) -> bytes:
-        """The frame of ``batch``: the very same object for the very same batch, while it is remembered."""
+        """The frame of ``batch``. While it is cached, the same batch object gives the same frame object."""
         ids = peek_ids(batch)
         held = self._frames.get(ids)
         if held is not None and held[0] is batch:
@@ -163,13 +165,13 @@ def _head(size: int) -> bytes:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and the offset after it."""
+    """Read a varint: its value, and the offset after it."""
     value = 0
     for index, byte in enumerate(message[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise ProtocolViolation(f"no number ends within {_MAX_VARINT_BYTES} bytes of offset {at}")
+    raise ProtocolViolation(f"the varint at offset {at} does not end within {_MAX_VARINT_BYTES} bytes")
 
 
 def _skip_value(message: bytes, at: int, wire_type: int) -> int:
@@ -183,4 +185,4 @@ def _skip_value(message: bytes, at: int, wire_type: int) -> int:
     if wire_type == _LENGTH:
         size, at = _read_varint(message, at)
         return at + size
-    raise ProtocolViolation(f"wire type {wire_type} before offset {at} does not exist")
+    raise ProtocolViolation(f"unknown wire type {wire_type} in the field before offset {at}")

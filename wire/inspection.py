@@ -1,6 +1,6 @@
 """Messages of repair and inspection: requests to a bookie, and its answers. ``messages`` has the other messages.
 
-None of them is large: lists come in pages. Only a ``RepairAdd`` carries a batch, from a client to a bookie.
+None of them is large: lists are paged, and only ``RepairAdd`` carries a batch.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tallybook.proto import bookie_pb2 as pb
 
 
 class RepairAdd(NamedTuple):
-    """Ask to hold a batch at which no writer can be any more."""
+    """Store a batch that no writer can change any more."""
 
     batch: Buffer
     identity: bytes = NO_IDENTITY
-    """That of the request; the bookie takes the batch with it."""
+    """Sent in the ``identity`` field of the request."""
 
 
 class AskHeld(NamedTuple):
-    """Ask what is held of a ledger between two entries."""
+    """List the ranges that the bookie stores of a ledger, between two entries."""
 
     ledger_id: int
     first: int
@@ -41,7 +41,7 @@ class AskHeld(NamedTuple):
 
 
 class AskDamaged(NamedTuple):
-    """Ask for copies that are known to be damaged, behind this ledger and first entry."""
+    """List batches that are known to be damaged, after this ledger and first entry."""
 
     after_ledger_id: int
     after_first_entry_id: int
@@ -49,31 +49,31 @@ class AskDamaged(NamedTuple):
 
 
 class AskHeldLedgers(NamedTuple):
-    """Ask for ledgers of which something is held."""
+    """List the ledgers of which the bookie stores something."""
 
     after: int
     limit: int
 
 
 class EndLimbo(NamedTuple):
-    """Tell that all that may have been lost of a ledger was given back."""
+    """Report that the bookie has every entry of a ledger again, so that its limbo can end."""
 
     ledger_id: int
 
 
 class AskStatus(NamedTuple):
-    """Ask how the bookie is doing."""
+    """Read the status of the bookie."""
 
 
 class AskTrace(NamedTuple):
-    """Ask where the copy of an entry lies, and whether it is intact."""
+    """Find where the copy of an entry is stored, and whether it is intact."""
 
     ledger_id: int
     entry_id: int
 
 
 class Authorize(NamedTuple):
-    """Ask whether the client may run an operator's command, and have it noted in the audit log."""
+    """Ask whether the client may run an operator's command; the bookie records it in its audit log."""
 
     permission: str
     command: str
@@ -101,7 +101,7 @@ INSPECTION_ASKS: Final[dict[type, tuple[str, Callable[..., Any], tuple[str, ...]
     AskTrace: ("trace", pb.Trace, AskTrace._fields),
     Authorize: ("authorize", pb.Authorize, Authorize._fields),
 }
-"""Of each kind of question: its field in a Request, its message, and what it has in common with it."""
+"""For each kind of request: its field in ``Request``, its protobuf message, and the fields that both have."""
 
 
 def put_inspection(reply: pb.Reply, answer: InspectionAnswer) -> None:
@@ -155,7 +155,7 @@ def _trace(reply: pb.Reply) -> CopyTrace:
 
 
 def _plain(kind: Any, message: Any) -> Any:
-    """A message as the value whose fields are called the same."""
+    """Convert a message to the value type with the same field names."""
     return kind(*[getattr(message, field) for field in kind._fields])
 
 
@@ -166,4 +166,4 @@ INSPECTION_ANSWERS: Final[dict[str, Callable[[pb.Reply], InspectionAnswer]]] = {
     "status_answer": _status,
     "trace_answer": _trace,
 }
-"""How the answer is read from each field of a Reply."""
+"""For each answer field of ``Reply``: the function that decodes it."""

@@ -4,11 +4,11 @@ from enum import StrEnum
 
 
 class Lane(StrEnum):
-    """The kinds of stream between a client and a bookie. Each is one method of the gRPC service."""
+    """A kind of stream."""
 
     ADD = "Add"
-    """Ordinary adds and their acks: bulk."""
+    """Adds of writers, and their acks."""
     READ = "Read"
-    """Reads and tail waits."""
+    """Reads and long polls."""
     CONTROL = "Control"
-    """Fences, recovery adds, LAC: small, and never behind bulk."""
+    """Fences, recovery, LACs, repair and inspection. They never wait behind adds and reads."""

@@ -1,11 +1,10 @@
-"""The messages of ``bookie.proto`` as plain values, and back.
+"""Encodes and decodes the messages of ``bookie.proto`` as plain values.
 
-With ``inspection``, which has those of repair and operators, this is the only place where clients and bookies use the
-generated code. Lanes send and receive the values below and those of ``core.answers``. Batches inside a decoded message
-are views into its bytes (``batches``).
+Only this module and ``inspection`` use the generated code. Batches inside a decoded message are views into its bytes
+(``batches``).
 
-Decoders raise ProtocolViolation for bytes that are no message of the expected kind. They do not check the values:
-the bookie checks ids and sizes, and answers the one request that has them.
+Decoders raise ProtocolViolation for bytes that are not a message of the expected kind. They do not check ids and
+sizes: the bookie does, and refuses only the request that has wrong ones.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ from .versions import SPOKEN, Versions
 M = TypeVar("M", bound=Message)
 
 MAX_MESSAGE_CHARACTERS: Final = 1000
-"""Longest sentence of an error that is sent to a peer."""
+"""Longest text of an error that is sent to a peer."""
 
 
 class Hello(NamedTuple):
-    """What a client says first on a stream. ``expected`` is the bookie's life it means, ``None`` on first contact.
+    """The first message of a client on a stream.
 
-    ``versions`` are all that it speaks.
+    Attributes:
+        expected: the incarnation of the bookie that the client expects; ``None`` on the first connection.
+        versions: the protocol versions that the client supports.
     """
 
     cluster_id: str
@@ -47,7 +48,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """What a bookie answers: who it is, what it grants on this stream, and in which version it is spoken."""
+    """The bookie's answer to a hello: its identity, the limits of this stream, and the protocol version it selected."""
 
     bookie_id: str
     incarnation: Incarnation
@@ -56,13 +57,17 @@ class Welcome(NamedTuple):
     max_waits: int
     protocol_version: int = SPOKEN.newest
     max_batch_bytes: int = MAX_BATCH_BYTES
-    """The largest batch that the bookie takes; of one that does not say, the largest that there is."""
+    """The largest batch that the bookie accepts. An older bookie does not report it: then the largest of all."""
     max_attached: int = 0
-    """Ledgers that it remembers as attached; 0: it is of before, and takes one attachment in a message."""
+    """Attached ledgers that the bookie remembers. 0: an older bookie, which accepts one attachment per message."""
 
 
 class Attach(NamedTuple):
-    """The key and the identity of a ledger, for the adds that follow; may they be acked before they are durable?"""
+    """The key and the identity of a ledger, for the adds that follow.
+
+    Attributes:
+        deferred: whether these adds may be acked before they are durable.
+    """
 
     ledger_id: int
     key: bytes
@@ -71,9 +76,9 @@ class Attach(NamedTuple):
 
 
 class Adds(NamedTuple):
-    """A message of the Add stream: detached ledgers go first, then attachments take effect, then come the batches.
+    """A message of the Add stream. The bookie applies ``detached`` first, then ``attaches``, then ``batches``.
 
-    ``traceparent`` is of the first batch; empty: it is not traced.
+    ``traceparent`` is that of the first batch; empty if it is not traced.
     """
 
     attaches: Sequence[Attach]
@@ -90,7 +95,7 @@ class Ack(NamedTuple):
 
 
 class ReadBatches(NamedTuple):
-    """Ask for whole batches."""
+    """Read whole batches."""
 
     ledger_id: int
     first: int
@@ -99,20 +104,20 @@ class ReadBatches(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """Ask for one entry."""
+    """Read one entry."""
 
     ledger_id: int
     entry_id: int
 
 
 class ReadLac(NamedTuple):
-    """Ask for the LAC."""
+    """Read the last add confirmed (LAC)."""
 
     ledger_id: int
 
 
 class WaitLac(NamedTuple):
-    """Ask for the LAC once it is above ``above``: a long poll. It may bring so many bytes of batches along."""
+    """Wait until the LAC is above ``above``: a long poll. The answer may contain ``max_bytes`` of batches."""
 
     ledger_id: int
     above: int
@@ -121,14 +126,14 @@ class WaitLac(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Ask for a fence."""
+    """Fence the ledger."""
 
     ledger_id: int
     key: bytes
 
 
 class RecoveryRead(NamedTuple):
-    """Ask for a fence and one batch, and what follows it up to about ``max_bytes``."""
+    """Fence the ledger, and read one batch and those that follow it, up to about ``max_bytes``."""
 
     ledger_id: int
     entry_id: int
@@ -137,16 +142,16 @@ class RecoveryRead(NamedTuple):
 
 
 class RecoveryAdd(NamedTuple):
-    """Ask to hold a batch that recovery or repair copies."""
+    """Store a batch that recovery writes back."""
 
     key: bytes
     batch: Buffer
     identity: bytes = NO_IDENTITY
-    """That of the request; the bookie takes the batch with it."""
+    """Sent in the ``identity`` field of the request."""
 
 
 class WriteLac(NamedTuple):
-    """Ask to remember a LAC."""
+    """Store a LAC."""
 
     ledger_id: int
     lac: int
@@ -163,13 +168,13 @@ class LedgerLac(NamedTuple):
 
 
 class WriteLacs(NamedTuple):
-    """Ask to remember LACs of several ledgers. The answer names those that were not taken: ``LacsAnswer``."""
+    """Store the LACs of several ledgers. The answer lists the refused ones: ``LacsAnswer``."""
 
     lacs: tuple[LedgerLac, ...]
 
 
 class Force(NamedTuple):
-    """Ask to make durable all that was acked of a ledger."""
+    """Make all acked batches of a ledger durable."""
 
     ledger_id: int
     key: bytes
@@ -191,7 +196,7 @@ Ask: TypeAlias = (
 
 
 class RefusedLac(NamedTuple):
-    """A LAC that was not taken: which one of the request, and why."""
+    """A refused LAC: its index in the request, and the reason."""
 
     at: int
     code: int
@@ -199,7 +204,7 @@ class RefusedLac(NamedTuple):
 
     @classmethod
     def of(cls, at: int, error: BaseException) -> RefusedLac:
-        """Why one was not taken; raises ``error`` itself where it is a defect, and no answer."""
+        """Make the refusal for ``error``. Raises ``error`` itself if it is a defect."""
         if not isinstance(error, TallybookError) or isinstance(error, InvariantViolation):
             raise error
         return cls(at, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
@@ -212,43 +217,43 @@ class LacsAnswer(NamedTuple):
 
 
 Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | LacsAnswer | FenceAnswer | InspectionAnswer | None
-"""``None``: done, and durable."""
+"""``None``: the request was carried out and is durable."""
 
 
 class Request(NamedTuple):
-    """One request; ``ask`` is ``None`` if it is of a kind this version does not know."""
+    """One request; ``ask`` is ``None`` if this version does not know its kind."""
 
     request_id: int
     ask: Ask | None
     traceparent: str = ""
-    """Of the trace that it is part of; empty: of none."""
+    """The trace that the request is part of; empty if none."""
     identity: bytes = NO_IDENTITY
-    """Of the ledger that it is about; empty: not stated."""
+    """Identity of the ledger; empty if not stated."""
 
 
 class Reply(NamedTuple):
-    """The outcome of one request; of the whole stream if ``request_id`` is 0."""
+    """The outcome of one request, or of the whole stream if ``request_id`` is 0."""
 
     request_id: int
     outcome: Answer | TallybookError
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """A Hello, as the first message of any stream."""
+    """Encode the first message of a client, on a stream of any kind."""
     oldest, newest = hello.versions
     message = pb.Hello(protocol_version=oldest, cluster_id=hello.cluster_id, client_id=hello.client_id)
     if newest != oldest:
         message.newest_version = newest
     if hello.expected is not None:
         message.expected.CopyFrom(_incarnation(hello.expected))
-    # Hello, Welcome and Failure have the same numbers on every stream: one encoding serves all.
+    # Hello, Welcome and Failure have the same field numbers on every stream, so one encoding serves all.
     return pb.Request(hello=message).SerializeToString()
 
 
 def decode_hello(message: bytes) -> Hello:
-    """The Hello that must come first."""
+    """Decode the first message of a client."""
     if len(message) > MAX_REST_BYTES:
-        raise ProtocolViolation(f"a first message of {len(message)} bytes is no hello")
+        raise ProtocolViolation(f"the first message of a stream has {len(message)} bytes: too long for a hello")
     request = _parse(pb.Request, message)
     if not request.HasField("hello"):
         raise ProtocolViolation("the first message of a stream is not a hello")
@@ -259,7 +264,7 @@ def decode_hello(message: bytes) -> Hello:
 
 
 def encode_welcome(welcome: Welcome) -> bytes:
-    """A Welcome, as the first message back."""
+    """Encode the first message of a bookie."""
     message = pb.Welcome(
         protocol_version=welcome.protocol_version,
         bookie_id=welcome.bookie_id,
@@ -274,10 +279,10 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def decode_welcome(message: bytes) -> Welcome:
-    """The Welcome that must come first.
+    """Decode the first message of a bookie.
 
     Raises:
-        TallybookError: the bookie refused the stream, with this.
+        TallybookError: the error with which the bookie refused the stream.
     """
     reply = _parse(pb.Reply, message)
     if reply.HasField("failure"):
@@ -298,15 +303,15 @@ def decode_welcome(message: bytes) -> Welcome:
 
 
 def encode_refusal(error: TallybookError) -> bytes:
-    """The reason for which a stream of any kind ends."""
+    """Encode the error that ends a stream of any kind."""
     return encode_reply(0, error)
 
 
 def encode_attach(attach: Attach, *, joined: bool = False) -> bytes:
-    """An attachment; frames of batches may follow in the same message.
+    """Encode an attachment; frames of batches may follow in the same message.
 
     Args:
-        joined: there may be others in the same message: a bookie of before does not take that.
+        joined: whether the message may have several attachments; older bookies accept only one.
     """
     message = pb.Attach(**attach._asdict())
     request = pb.AddRequest(attaches=(message,)) if joined else pb.AddRequest(attach=message)
@@ -314,17 +319,17 @@ def encode_attach(attach: Attach, *, joined: bool = False) -> bytes:
 
 
 def encode_detached(ledger_ids: Sequence[int]) -> bytes:
-    """Ledgers to forget; attachments and frames of batches may follow in the same message."""
+    """Encode detached ledgers; attachments and frames of batches may follow in the same message."""
     return pb.AddRequest(detached=ledger_ids).SerializeToString()
 
 
 def encode_traced(traceparent: str) -> bytes:
-    """The trace of the next batch, before its frame in a message in which no other batch comes earlier."""
+    """Encode the trace of a batch; its frame must be the first of the message."""
     return pb.AddRequest(traceparent=traceparent).SerializeToString()
 
 
 def decode_adds(message: bytes) -> Adds:
-    """A message of the Add stream after the hello."""
+    """Decode a message of the Add stream after the hello."""
     rest, batches = split_batches(message)
     if not rest:
         return Adds((), batches)
@@ -337,7 +342,7 @@ def decode_adds(message: bytes) -> Adds:
 
 
 def encode_acks(acks: Iterable[Ack]) -> bytes:
-    """Acks, gathered."""
+    """Encode several acks as one message."""
     reply = pb.AddReply()
     append = reply.acks.add
     for number, (ledger_id, first_entry_id, entry_count, code, retry_after_ms) in acks:
@@ -353,10 +358,10 @@ def encode_acks(acks: Iterable[Ack]) -> bytes:
 
 
 def decode_acks(message: bytes) -> list[Ack]:
-    """Acks of an Add stream.
+    """Decode the acks of an Add stream.
 
     Raises:
-        TallybookError: the bookie ends the stream, with this.
+        TallybookError: the error with which the bookie ends the stream.
     """
     reply = _parse(pb.AddReply, message)
     if reply.HasField("failure"):
@@ -371,10 +376,10 @@ def decode_acks(message: bytes) -> list[Ack]:
 
 
 def encode_request(request_id: int, ask: Ask, traceparent: str = "", identity: bytes = NO_IDENTITY) -> bytes:
-    """A request of the Read or Control stream.
+    """Encode a request of the Read or Control stream.
 
     Raises:
-        InvalidArgument: a value that its field cannot hold.
+        InvalidArgument: a value is out of the range of its field.
     """
     name, kind, fields = _ASKS[type(ask)]
     if isinstance(ask, RecoveryAdd | RepairAdd):
@@ -394,7 +399,7 @@ def _field(value: Any) -> Any:
 
 
 def decode_request(message: bytes) -> Request:
-    """A request of the Read or Control stream."""
+    """Decode a request of the Read or Control stream."""
     rest, batches = split_batches(message, max_frames=1)
     request = _parse(pb.Request, rest)
     if not request.request_id:
@@ -430,7 +435,7 @@ def _ask_of(request: pb.Request, name: str | None, batches: list[memoryview]) ->
 
 
 def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
-    """The outcome of a request."""
+    """Encode the outcome of a request."""
     reply = pb.Reply(request_id=request_id)
     batches: tuple[Buffer, ...] = ()
     if isinstance(outcome, TallybookError):
@@ -456,8 +461,8 @@ def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
 
 
 def decode_reply(message: bytes) -> Reply:
-    """The outcome of a request."""
-    # A single entry is a field like any other.
+    """Decode the outcome of a request."""
+    # A single entry is an ordinary field, not a frame.
     rest, batches = split_batches(message, max_rest_bytes=MAX_BATCH_BYTES + MAX_REST_BYTES)
     reply = _parse(pb.Reply, rest)
     name = reply.WhichOneof("answer")
@@ -512,7 +517,7 @@ def _parse(kind: type[M], message: bytes) -> M:
     try:
         return kind.FromString(message)
     except DecodeError as error:
-        raise ProtocolViolation(f"bytes that are no {kind.__name__}: {error}") from None
+        raise ProtocolViolation(f"the message is not a valid {kind.__name__}: {error}") from None
 
 
 def _incarnation(value: Incarnation) -> pb.Incarnation:
@@ -524,7 +529,7 @@ def _incarnation_of(message: pb.Incarnation) -> Incarnation:
 
 
 def _failure(error: TallybookError) -> pb.Failure:
-    """An error for the peer. A defect on this side must not look like a defect on that side."""
+    """Encode an error. A defect here must not look like a defect of the peer."""
     internal = isinstance(error, InvariantViolation)
     return pb.Failure(
         code=TallybookError.wire_code if internal else error.wire_code,
@@ -534,7 +539,7 @@ def _failure(error: TallybookError) -> pb.Failure:
 
 
 def _error_of(failure: pb.Failure) -> TallybookError:
-    # A defect on that side must not look like a defect on this side.
+    # A defect of the peer must not look like a defect here.
     internal = failure.code == InvariantViolation.wire_code
     return error_from_wire(
         TallybookError.wire_code if internal else failure.code, failure.message, failure.retry_after_ms

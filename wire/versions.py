@@ -1,12 +1,10 @@
-"""Which version of the protocol a client and a bookie speak with each other.
+"""Negotiation of the protocol version between a client and a bookie.
 
-A hello offers the versions that the client knows, from the oldest to the newest; the bookie takes the newest of them
-that it knows, too, and names it in its welcome. So old and new processes serve in one cluster while it is upgraded,
-and what is new begins where both ends have it.
+A hello offers the range of versions that the client supports. The bookie selects the newest version that both support,
+and names it in its welcome. So old and new processes work together while a cluster is upgraded.
 
-The oldest version goes where clients have always put the only one they had: a bookie that knows no other rule answers
-with it if it has it. A message may gain fields without a new version, as long as a process that does not know them does
-no harm; a version is new where that is not so.
+The oldest version is sent in the original field, so bookies that do not know ranges can answer with it. A message may
+gain fields without a new version if older processes can safely ignore them. Otherwise a new version is needed.
 """
 
 from __future__ import annotations
@@ -27,22 +25,20 @@ class Versions(NamedTuple):
 
 
 SPOKEN: Final = Versions(1, 1)
-"""What this Tallybook speaks, as a client and as a bookie."""
+"""The versions that this Tallybook supports, as a client and as a bookie."""
 
 
 def agreed(client: Versions, bookie: Versions = SPOKEN) -> int:
-    """The newest version that both know.
+    """The newest version that both support.
 
     Raises:
-        ProtocolViolation: the client offers none at all.
-        NoCommonVersion: it offers others.
+        ProtocolViolation: the client's range is empty or begins below 1.
+        NoCommonVersion: the ranges do not overlap.
     """
     if not 1 <= client.oldest <= client.newest:
-        raise ProtocolViolation(f"a hello offers versions {client.oldest} to {client.newest}")
+        raise ProtocolViolation(f"a hello offers an invalid range of versions: {client.oldest} to {client.newest}")
     version = min(client.newest, bookie.newest)
     if version < max(client.oldest, bookie.oldest):
         behind = "the bookie" if client.oldest > bookie.newest else "the client"
-        raise NoCommonVersion(
-            f"the client speaks version {client} of the protocol, the bookie {bookie}: {behind} needs a newer Tallybook"
-        )
+        raise NoCommonVersion(f"the client supports protocol version {client}, the bookie {bookie}: upgrade {behind}")
     return version

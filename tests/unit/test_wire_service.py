@@ -166,9 +166,9 @@ def test_the_newest_version_that_both_know_is_spoken(client, bookie, version):
 @pytest.mark.parametrize(
     ("client", "bookie", "told"),
     [
-        ((2, 2), (1, 1), "the client speaks version 2 of the protocol, the bookie 1: the bookie needs"),
-        ((3, 5), (1, 2), "the client speaks version 3 to 5 of the protocol, the bookie 1 to 2: the bookie needs"),
-        ((1, 1), (2, 3), "the client speaks version 1 of the protocol, the bookie 2 to 3: the client needs"),
+        ((2, 2), (1, 1), "the client supports protocol version 2, the bookie 1: upgrade the bookie"),
+        ((3, 5), (1, 2), "the client supports protocol version 3 to 5, the bookie 1 to 2: upgrade the bookie"),
+        ((1, 1), (2, 3), "the client supports protocol version 1, the bookie 2 to 3: upgrade the client"),
     ],
 )
 def test_without_a_common_version_the_error_names_the_older_side(client, bookie, told):
