@@ -87,7 +87,7 @@ class ArchiveReader:
 
         Raises:
             EntryAbsent: the ledger ends before ``first``.
-            ObjectMissing: the object does not exist (any more): the metadata may name another one by now.
+            ObjectMissing: the object does not exist, or no longer: the metadata may name another one.
             ObjectDamaged: it does not match the receipt.
             ArchiveUnavailable, ArchiveDenied: the store does not return it.
         """

@@ -57,7 +57,7 @@ class ObjectScan:
         Needs memory for two row groups, compressed and decompressed.
 
         Raises:
-            ObjectMissing: the object does not exist (any more): the metadata may name another one by now.
+            ObjectMissing: the object does not exist, or no longer: the metadata may name another one.
             ObjectDamaged: it does not match the receipt, or does not contain these entries.
             ArchiveUnavailable, ArchiveDenied: the store does not return it.
         """
@@ -153,4 +153,7 @@ def _check_ids(rows: pa.Table, piece: _Slice, place: str) -> None:
     for row in (0, piece.rows - 1):
         found = rows["ledger_id"][row].as_py(), rows["entry_id"][row].as_py()
         if found != (piece.ledger_id, piece.first_entry_id + row):
-            raise DamagedFile(f"{place}: entry {found[1]} of ledger {found[0]} is in the place of another")
+            raise DamagedFile(
+                f"{place}: found entry {found[1]} of ledger {found[0]}, expected entry {piece.first_entry_id + row} of "
+                f"ledger {piece.ledger_id}"
+            )

@@ -62,7 +62,7 @@ def check_password(metadata: LedgerMetadata, password: bytes) -> None:
     """
     key, _ = ledger_keys(metadata, password)
     if password and not metadata.key_verifier:
-        # The caller relies on a password; perhaps it means another ledger.
+        # The caller relies on a password; perhaps it expected another ledger.
         raise Unauthorized(f"ledger {metadata.ledger_id} has no password, but one was given")
     if metadata.key_verifier and not key_matches(key, metadata.key_verifier):
         raise Unauthorized(f"ledger {metadata.ledger_id}: wrong password")

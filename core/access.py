@@ -249,7 +249,7 @@ def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if _PATTERN.fullmatch(value) is None:
             raise ValueError(
-                f"{value!r} is not a name of a certificate: HOST, *.DOMAIN, an address, URI or URI/* is wanted"
+                f"{value!r} is not a name of a certificate: expected HOST, *.DOMAIN, an address, URI or URI/*"
             )
     return values
 
@@ -300,7 +300,7 @@ class AccessFile(Settings):
     """The content of ``access.toml``."""
 
     audience: str = Field(
-        default="tallybook", min_length=1, max_length=255, description="Whom tokens must be meant for."
+        default="tallybook", min_length=1, max_length=255, description="The audience that tokens must have."
     )
     principal: tuple[PrincipalRule, ...] = Field(
         default=(), max_length=MAX_PRINCIPALS, description="In this order: the first fits."

@@ -297,7 +297,7 @@ def decode_header(batch: Buffer) -> BatchHeader:
     if not NO_ENTRY <= lac < first or length < payload_bytes:
         raise InvalidBatch(f"lac {lac} or ledger length {length} cannot belong to a batch from entry {first}")
     if written_at < -MAX_ID:
-        raise InvalidBatch(f"time of writing {written_at} us is none that a writer can give")
+        raise InvalidBatch(f"{written_at} us is not a valid time of writing")
     return header
 
 

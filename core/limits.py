@@ -18,16 +18,16 @@ SECTOR_BYTES: Final = 512
 """The unit of partial writes and of damage in simulations. Nothing relies on its being written atomically."""
 
 BLOCK_BYTES: Final = 4 * KIB
-"""Alignment of direct writes: address, offset and size."""
+"""Alignment of direct writes: of address, offset and size."""
 
 MAX_COMMIT_BYTES: Final = 1 * MIB
 """Largest group commit of the journal, header included."""
 
 MAX_BATCH_BYTES: Final = MAX_COMMIT_BYTES - 8 * KIB
-"""Largest batch: it must fit one group commit with its headers."""
+"""Largest batch: it must fit into one group commit with its headers."""
 
 MAX_BATCH_ENTRIES: Final = 16_384
-"""Maximum entries in one batch; bounds what a reader allocates for a count field."""
+"""Maximum entries in one batch. It bounds what a reader allocates before it has verified a batch."""
 
 BATCH_HEADER_BYTES: Final = 64
 BATCH_TABLE_ROW_BYTES: Final = 8
@@ -55,7 +55,7 @@ MAX_CUSTOM_METADATA_BYTES: Final = 64 * KIB
 MAX_PASSWORD_BYTES: Final = 1 * KIB
 
 MAX_METADATA_BYTES: Final = 960 * KIB
-"""Largest encoded value in the metadata store; ZooKeeper drops the connection over a packet of 1 MiB."""
+"""Largest encoded value in the metadata store: ZooKeeper drops a connection that sends a packet of 1 MiB."""
 
 MAX_COOKIE_BYTES: Final = 64 * KIB
 MAX_BOOKIE_ID_CHARS: Final = 128
@@ -68,5 +68,5 @@ KEY_BYTES: Final = 32
 
 check(MAX_ENTRY_BYTES > 1_000_000, "the largest entry must hold a megabyte")
 check(MAX_BATCH_BYTES % SECTOR_BYTES == 0, "a batch limit is a whole number of sectors")
-check(MAX_API_MESSAGE_BYTES >= 3 * MAX_ENTRY_BYTES, "a message of entries may be two MiB and one entry more")
+check(MAX_API_MESSAGE_BYTES >= 3 * MAX_ENTRY_BYTES, "a message must hold 2 MiB of entries plus one of the largest size")
 check(MAX_MESSAGE_BYTES >= 4 * MAX_BATCH_BYTES, "a read answer holds several batches")

@@ -52,7 +52,7 @@ _NOTHING: Final = nullcontext()
 
 _log = logger("gateway")
 
-_DEFECT: Final = InvariantViolation("this is a defect; the log of the gateway says more")
+_DEFECT: Final = InvariantViolation("internal error: see the gateway's log")
 """The reply to an unexpected exception, whose text may contain data that the client may not see."""
 
 

@@ -324,7 +324,7 @@ class MemoryRegistration:
 
 
 class MemoryMembership:
-    """One client's view of who is alive."""
+    """One client's view of the bookies that are alive."""
 
     def __init__(self, client: _Client) -> None:
         self._client = client

@@ -142,8 +142,7 @@ async def _one(
         if change:
             left = await store.wrapping(key)
             if left != current:
-                # The current key changed during this run: the next run rewraps it.
-                problem = f"{key}: the current key is another one by now: run it again"
+                problem = f"{key}: the current key changed during this run: run the command again"
                 return Rekeyed(key, FAILED, left, problem)
     if seal_plain and await store.is_plain(key):
         # From an interrupted run, or a concurrent one.

@@ -28,12 +28,12 @@ _log = logger("repair")
 PREFIX: Final = "repair/tasks/"
 LEDGERS_PER_TASK: Final = 256
 MAX_LISTED: Final = 10_000
-"""Tasks that ``names`` lists at most."""
+"""Maximum tasks that ``names`` lists."""
 PAGE: Final = 100
 MAX_READ: Final = 100
-"""Tasks that ``claim`` reads at most. Each replicator holds one, so a free one is found far sooner."""
+"""Maximum tasks that ``claim`` reads. Each replicator holds one, so a free one is found much earlier."""
 MAX_OBSERVED: Final = 1_000
-"""Tasks of other replicators of which this one remembers since when they have not changed."""
+"""Maximum number of other replicators' tasks whose last change this one remembers."""
 
 URGENT: Final = f"{PREFIX}0-"
 """Name prefix of tasks for a known problem. They sort before those of the periodic check."""

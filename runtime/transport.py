@@ -1,8 +1,8 @@
 """The transport seam: streams of messages between two processes.
 
-A stream carries whole messages both ways, in order, without loss until it breaks. What was
-in flight when it breaks is unknown. A transport neither understands nor limits what flows;
-credits and deadlines are the protocol's business, above.
+A stream carries whole messages in both directions, in order and without loss until it breaks. Whether the messages in
+flight at that moment arrived is unknown. A transport neither understands nor limits the messages: credits and deadlines
+are part of the protocol above it.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ class MessageStream(Protocol):
 
     @property
     def peer(self) -> str:
-        """Whom it leads to, for logs."""
+        """The peer's address or name, for logs."""
 
     @property
     def presented(self) -> Presented:
-        """What the client has come with, at the server's end."""
+        """At the server's end: the credentials that the client presented."""
 
     async def send(self, message: bytes) -> None:
-        """Hand over one message; waits while the transport is full. One sender at a time.
+        """Send one message; waits while the transport is full. One sender at a time.
 
         Raises:
             PeerUnavailable: the stream is broken or closed.
         """
 
     async def receive(self) -> bytes | None:
-        """The next message, or ``None`` once the peer ended the stream. One receiver at a time.
+        """Return the next message, or ``None`` after the peer ended the stream. One receiver at a time.
 
         Raises:
             PeerUnavailable: the stream broke.
         """
 
     async def close(self) -> None:
-        """End the stream: the peer receives what was sent, then ``None``."""
+        """End the stream: the peer receives all messages sent, then ``None``."""
 
     def abort(self) -> None:
         """Drop the stream at once, from any state."""
 
 
 Acceptor: TypeAlias = Callable[[str, MessageStream], Awaitable[None]]
-"""Serves one accepted stream of the kind that is named until it returns; the stream is closed when it does."""
+"""Serves one accepted stream of the named kind. The stream is closed when it returns."""
 
 
 class Listener(Protocol):
-    """A served address."""
+    """An address on which a server accepts streams."""
 
     @property
     def address(self) -> str:

@@ -372,7 +372,7 @@ class BucketLocation:
     async def verified_ledger(self, metadata: LedgerMetadata) -> LedgerBatches:
         """A ledger, read batch by batch from its object."""
         if metadata.archived is None:
-            raise InvariantViolation(f"ledger {metadata.ledger_id} of a bucket is in no object")
+            raise InvariantViolation(f"no archive object of the bucket contains ledger {metadata.ledger_id}")
         return _ArchivedLedger(self._archive.reader, metadata.ledger_id, metadata.archived)
 
     async def scan(self, receipt: Receipt) -> ObjectScan:

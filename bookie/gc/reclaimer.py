@@ -241,7 +241,7 @@ class EntryLogReclaimer:
             if await self._is_foreign(log_id):
                 self._keep_log([log_id], error)
                 return
-            sometimes("reclaimer: a log does not tell all that is in it")
+            sometimes("reclaimer: the contents of a log cannot be read completely")
             _log.warning(
                 "entry log is damaged: the index decides what is live in it", log_id=log_id, error=error.message
             )

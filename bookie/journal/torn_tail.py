@@ -1,4 +1,4 @@
-"""Tells a torn tail from damage. Pure: the reader reports what it finds in the ring.
+"""Distinguishes a torn tail from damage. Pure: the reader reports the blocks that it finds in the ring.
 
 Blocks carry consecutive numbers, and one write is in flight at a time: block k+1 is handed to the device only after
 block k was durable. So
@@ -44,7 +44,7 @@ class DamageKind(StrEnum):
     UNREADABLE = "unreadable"
     """The device refuses to read part of it."""
     CHAIN = "chain"
-    """A block is well-formed, but it is not the one after which its successor was written."""
+    """A block is well-formed, but the next block was written after a different block."""
 
 
 @dataclass(frozen=True, slots=True)

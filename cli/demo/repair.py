@@ -142,7 +142,7 @@ async def _largest(client: Client) -> tuple[LedgerMetadata, int]:
         if held and (found is None or metadata.last_entry_id > found.last_entry_id):
             found = metadata
     if found is None:
-        raise BookieUnavailable("no ledger is left to bookies")
+        raise BookieUnavailable("no closed ledger has copies on bookies any more")
     return found, found.last_entry_id // 2
 
 

@@ -7,8 +7,8 @@ Batches that do not fit are queued. While the window is reduced, at most one mor
 bookie does not seem dead to a writer that measures from when it queued the batch. Further batches are refused here, as
 the bookie would refuse them.
 
-Reason: a refused batch was sent, received and checksummed in vain, and unprocessed batches take the bookie's memory. An
-overloaded bookie would hold a whole credit of every client. AIMD shares its capacity evenly.
+Reason: a refused batch was sent, received and checksummed for nothing, and unprocessed batches take the bookie's
+memory. An overloaded bookie would hold a whole credit of every client. AIMD shares its capacity evenly.
 """
 
 from __future__ import annotations

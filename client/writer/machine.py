@@ -262,7 +262,7 @@ class WriterMachine:
         """A bookie acked a batch. The ack counts only if the bookie is still the member at ``position``."""
         member = self._positions[position]
         if member.state is MemberState.GONE or member.bookie_id != bookie_id:
-            sometimes("writer: an ack of who does not hold the position")
+            sometimes("writer: an ack from a bookie that no longer has the position")
             return []
         actions: list[WriterAction] = []
         member.busy_since, member.refused_with, member.serving = None, None, member.state is MemberState.UP

@@ -31,9 +31,14 @@ def replace_member(metadata: LedgerMetadata, first_entry_id: int, position: int,
     if fragment is None or fragment.bookies[position] != old:
         return metadata
     if fragment not in immutable_fragments(metadata):
-        raise InvalidArgument(f"ledger {metadata.ledger_id}: the fragment from {first_entry_id} is still its writer's")
+        raise InvalidArgument(
+            f"ledger {metadata.ledger_id}: the fragment from entry {first_entry_id} still belongs to the writer "
+            "and cannot be changed"
+        )
     if new in fragment.bookies:
-        raise InvalidArgument(f"ledger {metadata.ledger_id}: the fragment from {first_entry_id} names {new} already")
+        raise InvalidArgument(
+            f"ledger {metadata.ledger_id}: the fragment from entry {first_entry_id} already has {new} as a member"
+        )
     members = tuple(new if name == old else name for name in fragment.bookies)
     fragments = tuple(Fragment(first_entry_id, members) if each is fragment else each for each in metadata.fragments)
     end = metadata.fragment_end(fragment)

@@ -59,7 +59,7 @@ async def requested_modes(store: MetadataStore, *, linearizable: bool = False) -
                 mode = await requested_mode(store, bookie_id, linearizable=linearizable)
             except DamagedFile as error:
                 # Perhaps of a later version. The modes of other bookies are still known.
-                _log.error("what is wanted of a bookie cannot be understood", bookie_id=bookie_id, error=error.message)
+                _log.error("cannot decode the mode requested of a bookie", bookie_id=bookie_id, error=error.message)
                 continue
             if mode is not RequestedMode.NORMAL:
                 found[bookie_id] = mode

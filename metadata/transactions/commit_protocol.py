@@ -86,10 +86,10 @@ async def commit(
         stored = await read_sink(store, sink)
         record = stored.record
         if record.last != NOTHING and record.last.owner != transaction.owner:
-            # Its numbers would make ours look like repetitions, which would be dropped silently.
+            # Our transactions would look like repetitions of the other writer's, and be dropped silently.
             raise Conflict(
-                f"sink {sink} belongs to another writer (with a new checkpoint, a stream is another one): "
-                "choose another name"
+                f"sink {sink} belongs to another writer (a streaming query with a new checkpoint counts as "
+                "another writer): choose another name"
             )
         if record.last.number >= transaction.number:
             # Ours if all ledgers are the same: then an attempt with unknown outcome was applied.

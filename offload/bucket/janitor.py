@@ -250,7 +250,7 @@ class BucketJanitor:
         if locations.unknown:
             keys = sorted(set(locations.unknown.values()))
             self._totals.failed(
-                f"{self._store.url} does not tell whether it has the objects of {len(locations.unknown)} ledgers, as "
+                f"{self._store.url} does not report whether it has the objects of {len(locations.unknown)} ledgers, as "
                 f"{keys[0]}: nothing is removed that these ledgers may be in",
                 objects=keys[:MAX_NAMED],
             )

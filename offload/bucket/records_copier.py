@@ -1,6 +1,6 @@
 """Copies the stream records into the bucket, so that they survive a loss of the metadata store like archived ledgers.
 
-The metadata does not tell whether a missing record was deleted or lost. It stays in the copy for ``GONE_KEPT_SECONDS``;
+The metadata does not show whether a missing record was deleted or lost. It stays in the copy for ``GONE_KEPT_SECONDS``;
 a restore decides by the ledgers that it names (``stream/restore/restore.py``).
 """
 

@@ -116,12 +116,12 @@ class _ClientStream:
 
     @property
     def peer(self) -> str:
-        """The address it was opened to."""
+        """The address to which the stream was opened."""
         return self._peer
 
     @property
     def presented(self) -> Presented:
-        """Nothing: whom it leads to was checked when it was opened."""
+        """Nothing: the server was authenticated when the connection was opened."""
         return NOTHING
 
     async def send(self, message: bytes) -> None:

@@ -98,9 +98,10 @@ async def listen(
 
 
 def calls_for(max_streams: int) -> int:
-    """What a port with so many streams serves at once.
+    """Maximum concurrent RPCs of a port that serves ``max_streams`` streams.
 
-    It is above the service's own count, whose refusal is typed, and what calls about the port may take: the last line.
+    Higher than the service's own limit plus health and reflection calls. It is a last resort, because the service
+    refuses with a typed error and gRPC does not.
     """
     return max_streams + max_streams // 2 + 8
 
@@ -108,18 +109,18 @@ def calls_for(max_streams: int) -> int:
 def bind(
     server: grpc.aio.Server, address: str, security: CertificateSource | None, *, certificates: bool = True
 ) -> int:
-    """Let ``server`` serve ``address``; the port that it has there.
+    """Let ``server`` serve ``address``; returns the port.
 
     Args:
         security: ``None``: without TLS.
-        certificates: whether clients have to have one.
+        certificates: whether clients must present one.
 
     Raises:
         InvalidConfig: the address cannot be bound.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise InvalidConfig(f"{address!r} is not an address: host:port is wanted")
+        raise InvalidConfig(f"{address!r} is not an address: expected host:port")
     bound = add_port(server, address, security, certificates=certificates)
     if not bound:
         raise InvalidConfig(f"cannot listen on {address}: in use, or not an address of this machine")
@@ -130,8 +131,7 @@ def _handler(kind: str, acceptor: Acceptor, handlers: RunningHandlers) -> Callab
     async def serve(_requests: object, context: Any) -> None:
         await handlers.enter(context)
         stream = _ServerStream(context)
-        # The acceptor runs in a task of its own: a connection that is lost reaches it as a broken stream, not as a
-        # cancellation of what it awaits.
+        # The acceptor runs in its own task: it sees a lost connection as a broken stream, not as a cancellation.
         task = asyncio.get_running_loop().create_task(_accepted(acceptor, kind, stream), name=f"{kind} stream")
         handlers.keep(task)
         try:
@@ -151,23 +151,23 @@ async def _accepted(acceptor: Acceptor, kind: str, stream: _ServerStream) -> Non
     try:
         await acceptor(kind, stream)
     except PeerUnavailable:
-        # That is how an acceptor learns that its stream is over; where it is not, it is now.
+        # The stream is broken, or the acceptor gave up: end it in both cases.
         stream.abort()
 
 
 class _ServerStream:
     """The server's end of a stream.
 
-    A client that drops the stream may look here like one that ended it: gRPC tells a reader no difference.
+    A client that drops the stream may look like one that ended it: gRPC reports both in the same way.
     """
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+        # Read now, because gRPC crashes the process if the peer is read after the call has ended.
         self._peer = str(context.peer())
         self._presented = presented(context)
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """Set once this side ended the stream: true in good order, false by dropping it."""
+        """Set once this side ended the stream: true if it closed it, false if it dropped it."""
 
     @property
     def peer(self) -> str:

@@ -307,7 +307,7 @@ def _with_losses_of_metadata(config: RunConfiguration, rng: Rng) -> RunConfigura
 
 
 def _with_unequal_bookies(config: RunConfiguration, rng: Rng) -> RunConfiguration:
-    """Make some runs (without a mix and streams) unequal: batches as large as the bookies' different limits."""
+    """In some runs, give bookies different batch limits and let clients send batches up to them."""
     if config.fault_mix or config.streams is not None or rng.random() >= UNEQUAL_SHARE:
         return config
     return replace(

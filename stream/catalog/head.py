@@ -175,7 +175,7 @@ class Head:
 
 
 def take(head: Head, owner: Owner, in_place_of: Owner | None) -> Head:
-    """Replace the known owner; no change if the owner is another one by now.
+    """Replace the known owner; no change if the owner has changed.
 
     A ledger that the previous owner was creating becomes doomed.
 
@@ -190,7 +190,7 @@ def take(head: Head, owner: Owner, in_place_of: Owner | None) -> Head:
 
 
 def release(head: Head, owner: Owner) -> Head:
-    """Give up the ownership; no change if the owner is another one by now."""
+    """Give up the ownership; no change if the owner has changed."""
     return replace(head, owner=None) if head.owner == owner else head
 
 

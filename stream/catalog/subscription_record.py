@@ -87,12 +87,12 @@ class Subscription:
 
 
 def take(found: Subscription, owner: Owner, in_place_of: Owner | None) -> Subscription:
-    """Replace the known reader; no change if the reader is another one by now."""
+    """Replace the known reader; no change if the reader has changed."""
     return replace(found, owner=owner) if found.owner == in_place_of else found
 
 
 def leave(found: Subscription, owner: Owner) -> Subscription:
-    """Release the subscription; its cursor is in its ledger. No change if the reader is another one by now."""
+    """Release the subscription; its cursor is in its ledger. No change if the reader has changed."""
     return replace(found, owner=None) if found.owner == owner else found
 
 

@@ -16,7 +16,7 @@ ReaderFrom = Callable[[int], StreamReader]
 
 
 async def check_ids_fit(head: Head, memory: DedupMemory, reader_from: ReaderFrom) -> None:
-    """Check that there is memory for the ids of a stream, before its present writer is fenced in vain.
+    """Check that there is memory for the ids of a stream. To be called before its present writer is fenced.
 
     Raises:
         Busy, InvalidArgument: as ``DedupWindow.check_space``.

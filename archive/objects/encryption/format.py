@@ -76,7 +76,7 @@ def decode_key(record: bytes, place: str) -> WrappedKey:
         NewerFormat: a newer Tallybook wrote it.
     """
     if len(record) < RECORD_BYTES or record[: len(MAGIC)] != MAGIC:
-        raise DamagedFile(f"{place}: this is no wrapped key")
+        raise DamagedFile(f"{place}: not a wrapped key")
     _, version, algorithm, frame_log2, length, name, plain_bytes = _HEAD.unpack_from(record)
     (crc,) = _CRC.unpack_from(record, RECORD_BYTES - _CRC.size)
     if crc != crc32c(record[: RECORD_BYTES - _CRC.size]):
@@ -86,10 +86,13 @@ def decode_key(record: bytes, place: str) -> WrappedKey:
     if len(record) > RECORD_BYTES:
         raise DamagedFile(f"{place}: the wrapped key has more than {RECORD_BYTES} bytes")
     if (version, algorithm, frame_log2) != (VERSION, _AES_256_GCM, FRAME_LOG2) or plain_bytes > MAX_PLAIN_BYTES:
-        raise DamagedFile(f"{place}: the wrapped key is of a kind that never was")
+        raise DamagedFile(
+            f"{place}: the wrapped key has an unsupported version ({version}), algorithm ({algorithm}), "
+            f"frame size (2**{frame_log2}) or plaintext length ({plain_bytes})"
+        )
     wrapping = name[:length].decode("ascii", errors="replace")
     if not 1 <= length <= len(name) or any(name[length:]) or not wrapping.isascii() or not wrapping.isprintable():
-        raise DamagedFile(f"{place}: the wrapped key does not say what it is wrapped with")
+        raise DamagedFile(f"{place}: the wrapped key has no valid name of its wrapping key")
     nonce = record[_HEAD.size : _HEAD.size + NONCE_BYTES]
     return WrappedKey(wrapping, plain_bytes, nonce, record[_HEAD.size + NONCE_BYTES : -_CRC.size])
 
