@@ -33,9 +33,9 @@ MIN_ROUNDS: Final = 3
 
 def main(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where both systems keep their data: on a real disk, 40 GB are needed.")
+        Path, typer.Option("--dir", help="Directory of the data of both systems, on a real disk; needs 40 GB.")
     ] = ROOT / "out" / "bench",
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = MIN_ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = MIN_ROUNDS,
     seconds: Annotated[float, typer.Option(min=0.5, help="Measured time of each load of adds.")] = Pace().seconds,
     only: Annotated[str, typer.Option(metavar="NAME[,NAME...]", help=f"Workloads: {', '.join(WORKLOADS)}.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One short round of everything, to see that it runs.")] = False,

@@ -26,7 +26,9 @@ Earlier: TypeAlias = Annotated[
 ]
 ReportOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Write a page there; docs/project/ takes none of a shorter run."),
+    typer.Option(
+        metavar="DIR", help="Write a page there; refused for docs/project/ if the run is shorter than the default."
+    ),
 ]
 
 

@@ -32,14 +32,12 @@ _POLL_SECONDS: Final = 0.05
 
 def main(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where cluster and archive lie: on a real disk, 25 GB are needed.")
+        Path, typer.Option("--dir", help="Directory of cluster and archive, on a real disk; needs 25 GB.")
     ] = ROOT / "out" / "bench",
     large_mib: Annotated[int, typer.Option(help="Payload of a large ledger.")] = 1024,
     small_mib: Annotated[int, typer.Option(help="Payload of each of three smaller ones.")] = 100,
-    small_ledgers: Annotated[int, typer.Option(help="How many ledgers of 10 KB; 0 for none.")] = 10_000,
-    rounds: Annotated[int, typer.Option(help="How often Spark is asked each question; 0: not at all.")] = MIN_SIZES[
-        "rounds"
-    ],
+    small_ledgers: Annotated[int, typer.Option(help="Number of ledgers of 10 KB; may be 0.")] = 10_000,
+    rounds: Annotated[int, typer.Option(help="How often each Spark query runs; 0: never.")] = MIN_SIZES["rounds"],
     beside_rounds: Annotated[int, typer.Option(help="How often adds are timed beside an offloader; 0: never.")] = 5,
     report: ReportOption = None,
 ) -> None:

@@ -9,17 +9,17 @@ from ..pages import lower_bound, upper_bound
 
 HEAD: Final = """# Benchmarks of the archive
 
-How fast closed ledgers go to an object store, what reading them from there costs, and how fast Spark is on them. This
-page is written by `make bench-archive`; it contains all results, good or bad.
-[Where the time goes](performance-storage.md#the-archive) explains the figures, and why a gate is not met.
+How fast closed ledgers are copied to an object store, what reading them from there costs, and how fast Spark reads
+them. `make bench-archive` writes this page. It contains all results, good or bad.
+[Where the time goes](../understand/performance-storage.md#the-archive) explains the figures, and why a gate is not met.
 
-The object store is a directory on the disk below. Ratios are medians of pairs from one run, in which what is compared
-takes turns; payloads cannot be compressed.
+The object store is a directory on the disk below. Each comparison alternates between its two sides within one run, and
+a ratio is the median of such pairs. Payloads cannot be compressed.
 """
 
 
 def _of_parquet(figure: str, bound: float, what: str) -> Gate:
-    return lower_bound(figure, bound, f"{what}, of the speed of bare Parquet", "spark")
+    return lower_bound(figure, bound, f"{what}, relative to plain Parquet", "spark")
 
 
 GATES: Final = (
@@ -27,17 +27,15 @@ GATES: Final = (
     lower_bound(
         "large_offload_share",
         0.7,
-        "offload of a large ledger, of the slower of a bookie read and an object write",
+        "offload of a large ledger, relative to the slower of reading a bookie and writing an object",
         "offload",
     ),
-    lower_bound("small_offload_share", 0.7, "the same, of smaller ledgers", "offload"),
-    upper_bound(
-        "memory_mib", 200, "MiB of memory that archiving a large ledger takes, besides an idle process", "offload"
-    ),
-    upper_bound("memory_of_tenfold_mib", 200, "the same, of a ledger ten times as large", "offload"),
-    upper_bound("gets_per_read", 1.1, "requests for one random entry", "offload"),
-    upper_bound("largest_get_kib", 128, "KiB of the largest of them", "offload"),
-    upper_bound("small_objects", 20, "objects that hold the many ledgers of 10 KB", "merge"),
+    lower_bound("small_offload_share", 0.7, "the same for smaller ledgers", "offload"),
+    upper_bound("memory_mib", 200, "MiB of memory for archiving a large ledger, above an idle process", "offload"),
+    upper_bound("memory_of_tenfold_mib", 200, "the same for a ledger ten times as large", "offload"),
+    upper_bound("gets_per_read", 1.1, "requests to read one random entry", "offload"),
+    upper_bound("largest_get_kib", 128, "KiB of the largest of these requests", "offload"),
+    upper_bound("small_objects", 20, "objects with all ledgers of 10 KB", "merge"),
     *(
         _of_parquet(f"{size}_{question}_read_ledgers_ratio", 0.9, f"read_ledgers: {question}, {size} table")
         for size in ("small", "large")
@@ -48,5 +46,5 @@ GATES: Final = (
         for question in ("count", "payload", "range")
     ),
     _of_parquet("large_payload_format_ratio", 0.8, "format('tallybook'): payload, large table"),
-    upper_bound("add_p99_ratio", 1.5, "99th percentile of adds beside an offloader, to that without one", "beside"),
+    upper_bound("add_p99_ratio", 1.5, "99th percentile of adds beside an offloader, relative to without", "beside"),
 )

@@ -47,9 +47,9 @@ COLUMNS: Final = {
 _INTRODUCTION: Final = """\
 # Benchmarks
 
-Tallybook and Apache BookKeeper 4.17.3 on one machine, under the same loads, in turns. This page is written by
-`make bench`; it contains all results, good or bad. [Where the time goes](performance.md) explains the figures,
-and why a gate is not met.
+Tallybook and Apache BookKeeper 4.17.3 on one machine, under the same loads, alternately. `make bench` writes this page.
+It contains all results, good or bad. [Where the time goes](../understand/performance.md) explains the figures, and why
+a gate is not met.
 """
 
 _HOW: Final = """\
@@ -57,55 +57,57 @@ _HOW: Final = """\
 
 - Both systems: three bookies on loopback and one disk, ledgers with E = Qw = 3 and Qa = 2, a checksum on every entry,
   every entry durable on two bookies before it is confirmed, entry-log flushing on.
-- Tallybook runs as `tallybook up` starts it, with default settings, and is loaded by `tallybook bench`. BookKeeper runs
-  with `DbLedgerStorage`, a synced journal, the v2 protocol and no client throttling, and is loaded by a Java program
-  of the same shape; `bench/peers/bookkeeper` has both, and the JVM options.
-- In a round the two take turns, workload by workload: BookKeeper, Tallybook, BookKeeper, Tallybook. Only one is under
-  load at a time, and the other has had time to come to rest. Both start empty, and are warmed up, for each group of
-  workloads.
-- A load has a warm-up that is not counted: five seconds for Tallybook, eight for BookKeeper. The latency of an entry
-  runs from its append to its confirmation; in an open loop from the moment it was *planned* for. Every entry counts.
-  A run with an error does not.
-- Reads: a ledger is written, closed, left alone until it is flushed, then read twice; the second pass is compared.
-  BookKeeper reads with `batchRead`, its fastest way.
-- A ratio is formed in each round, from figures that are minutes apart; a gate is about the median of the ratios.
-- *Journal, of the raw device*: bytes a second that the journal of one loaded bookie wrote while its device was busy,
-  against bare `O_DIRECT|O_DSYNC` writes of the same size right after.
-- *Bytes written*: what the kernel counted for the bookies (`/proc/PID/io`), from the first entry to after the flush,
-  against the payload bytes that each of them accepted. *Memory*: the most a bookie ever had (`VmHWM`), above the sum
-  of its caches.
+- Tallybook runs as started by `tallybook up`, with default settings, and is loaded by `tallybook bench`. BookKeeper
+  runs with `DbLedgerStorage`, a synced journal, the v2 protocol and no client throttling, and is loaded by an
+  equivalent Java program. `bench/peers/bookkeeper` has this program and the JVM options.
+- In a round the two systems alternate, workload by workload: BookKeeper, Tallybook, BookKeeper, Tallybook. Only one is
+  under load at a time, after the other has become idle. For each group of workloads, both start empty and are warmed
+  up.
+- Each load begins with a warm-up that is not counted: five seconds for Tallybook, eight for BookKeeper. The latency of
+  an entry is the time from its append to its confirmation; in an open loop, from its *planned* append. Every entry
+  counts. A run with an error does not.
+- Reads: a ledger is written, closed, and left alone until it is flushed. Then it is read twice, and the second pass is
+  compared. BookKeeper reads with `batchRead`, its fastest way.
+- Each ratio comes from one round, from figures that are minutes apart; a gate checks the median of the ratios.
+- *Journal, of the raw device*: bytes per second that the journal of one loaded bookie wrote while its device was busy,
+  compared with plain `O_DIRECT|O_DSYNC` writes of the same size directly afterwards.
+- *Bytes written*: the kernel's count for the bookies (`/proc/PID/io`), from the first entry until after the flush,
+  divided by the payload bytes that each of them accepted. *Memory*: the peak of a bookie (`VmHWM`), less the sum of
+  its caches.
 """
 
 _FAILURES: Final = """\
-## When something dies
+## Failures
 
-Tallybook alone; a gate is about the worst round. *A bookie is killed*: one ledger with E = Qw = 3 and 1 KiB entries at
-a steady rate, and `kill -9` to one of its three bookies. Where it is *stopped* it gets `kill -STOP`: its connection
-stays, and it says nothing. There is one replacement candidate, or there are four, of which three are stopped at the
-same moment. Detection runs from there until the writer looks for another bookie: a timeout that settings decide
-(`away_timeout_ms`, a quarter of it where nothing can be confirmed without the bookie; `add_timeout_ms` for one that
-says nothing). The change runs from there to the first confirmation under the new ensemble. *A writer is killed*: in the
-middle of its appends; recovery fences the ledger, reads what is not known to be confirmed (the tail), writes it again,
-and closes the ledger.
+Tallybook only. A gate checks the worst round.
+
+- *A bookie is killed*: one ledger with E = Qw = 3 and 1 KiB entries at a constant rate, and `kill -9` for one of its
+  three bookies. *A bookie is stopped*: it gets `kill -STOP`, so its connection stays open but it does not answer. There
+  is either one replacement candidate, or there are four, of which three are stopped at the same moment.
+- *Detection* is the time from then until the writer looks for a replacement. Settings decide it: `away_timeout_ms`, or
+  a quarter of it if nothing can be confirmed without the bookie; `add_timeout_ms` for a bookie that does not answer.
+- *Change* is the time from then until the first confirmation with the new ensemble.
+- *A writer is killed* in the middle of its appends: recovery fences the ledger, reads the entries that are not known to
+  be confirmed (the tail), writes them back, and closes the ledger.
 """
 
 _REPEAT: Final = """\
 ## Repeat it
 
-    make bench                                      # three rounds, about three quarters of an hour; writes this page
-    make bench BENCH_ARGS=--quick                   # a smoke run of some minutes: nothing to conclude from
+    make bench                                      # three rounds, about 45 minutes; writes this page
+    make bench BENCH_ARGS=--quick                   # a smoke test of some minutes; its figures mean nothing
     make bench BENCH_ARGS='--only adds-1KiB,alone'  # some workloads
-    make bench BENCH_ARGS='--only change,recovery'  # what happens when a bookie or a writer is killed; needs no peer
-    make bench BENCH_ARGS='--dir /mnt/disk/bench'   # where both systems keep their data; 40 GB are needed
+    make bench BENCH_ARGS='--only change,recovery'  # failures of a bookie or a writer; needs no BookKeeper
+    make bench BENCH_ARGS='--dir /mnt/disk/bench'   # where both systems store their data; 40 GB are needed
 
-It needs a JDK 17 and Maven for the peer, which is fetched on the first run. An interrupted run ends its processes and
-keeps what it measured under `bench/results/`. After a `kill -9` the next run ends the peer's processes, or
+BookKeeper needs a JDK 17 and Maven, and is downloaded in the first run. An interrupted run ends its processes and
+keeps its results under `bench/results/`. After a `kill -9`, the next run ends BookKeeper's processes, or
 `bench/peers/bookkeeper/peer stop DIR` does. Single loads, on any cluster:
 
     tallybook bench write --metadata URI --entry-bytes 1024 --ledgers 4 --window 5000 --seconds 10
     tallybook bench read --metadata URI --entry-bytes 1024 --entries 400000
     tallybook bench journal --dir DIR
-    bench/peers/bookkeeper/peer                     # the peer by itself
+    bench/peers/bookkeeper/peer                     # BookKeeper by itself
 """
 
 
@@ -125,7 +127,7 @@ def _machine(facts: dict[str, str]) -> str:
 
 
 def _gates(verdicts: Sequence[GateVerdict]) -> str:
-    how = "A figure with x is Tallybook's divided by BookKeeper's in the same round."
+    how = "A figure with x is Tallybook's, divided by BookKeeper's in the same round."
     return f"## Gates\n\n{how}\n\n{_verdicts(verdicts, 'median')}"
 
 

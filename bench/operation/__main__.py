@@ -21,17 +21,15 @@ from .overload import measure_overload
 from .tls import measure_tls
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-MIN_SIZES: Final = {"turns": 3, "seconds": Pace().seconds}
+MIN_SIZES: Final = {"rounds": 3, "seconds": Pace().seconds}
 """Minimum sizes of a run whose page goes to docs/."""
 
 
 def main(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, 40 GB are needed.")
+        Path, typer.Option("--dir", help="Directory of the clusters, on a real disk; needs 40 GB.")
     ] = ROOT / "out" / "bench",
-    turns: Annotated[int, typer.Option(min=1, help="How often what is compared takes turns.")] = int(
-        MIN_SIZES["turns"]
-    ),
+    turns: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = int(MIN_SIZES["rounds"]),
     seconds: Annotated[float, typer.Option(min=1.0, help="Measured time of each load.")] = Pace().seconds,
     only: Annotated[str, only_option(PARTS)] = "",
     earlier: Earlier = None,
@@ -39,7 +37,7 @@ def main(
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     wanted, before = wanted_parts(only, PARTS), read_results(earlier)
-    sizes = {"turns": turns, "seconds": round(seconds)}
+    sizes = {"rounds": turns, "seconds": round(seconds)}
     admit(report, sizes, MIN_SIZES)
     directory.mkdir(parents=True, exist_ok=True)
     machine, pace = facts(directory), Pace(seconds=seconds)

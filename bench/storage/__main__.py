@@ -30,23 +30,23 @@ SETTLE_SECONDS: Final = 15.0
 REPAIR_SECONDS: Final = 1_200.0
 """Timeout until no ledger names a dead bookie."""
 LEAST_READ_MIB: Final = 64
-MIN_SIZES: Final = {"turns": 3, "seconds": 20}
+MIN_SIZES: Final = {"rounds": 3, "seconds": 20}
 """Minimum sizes of a run whose page goes to docs/."""
 
 
 def main(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, five times --gib for each turn.")
+        Path, typer.Option("--dir", help="Directory of the clusters, on a real disk; needs five times --gib per round.")
     ] = ROOT / "out" / "bench",
-    gib: Annotated[float, typer.Option(help="Payload that every bookie is filled with in each turn.")] = 5.0,
-    turns: Annotated[int, typer.Option(help="How often what is compared takes turns.")] = MIN_SIZES["turns"],
-    seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = MIN_SIZES["seconds"],
-    rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
+    gib: Annotated[float, typer.Option(help="Payload that each bookie gets in each round, in GiB.")] = 5.0,
+    turns: Annotated[int, typer.Option(help="Number of rounds.")] = MIN_SIZES["rounds"],
+    seconds: Annotated[float, typer.Option(help="Measured time of adds in each round.")] = MIN_SIZES["seconds"],
+    rate: Annotated[float, typer.Option(help="Entries of 1 KiB added per second.")] = 2_000.0,
     period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
     ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
     ledger_kib: Annotated[int, typer.Option(help="Size of each of these, on average, in KiB.")] = 1024,
     small: Annotated[int, typer.Option(help="Small ledgers in one bookie.")] = 1_000_000,
-    brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled to the brim.")] = 256,
+    brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled completely, in MiB.")] = 256,
     peer: Annotated[bool, typer.Option(help="Compare with BookKeeper, which needs Java and Maven.")] = True,
     port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
     only: Annotated[str, only_option(PARTS)] = "",
@@ -57,7 +57,7 @@ def main(
     wanted, before = wanted_parts(only, PARTS), read_results(earlier)
     mib = round(gib * 1024)
     sizes = {
-        "MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate),
+        "MiB_of_a_fill": mib, "rounds": turns, "seconds": round(seconds), "entries_added_a_second": round(rate),
         "period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "KiB_of_each_of_these": ledger_kib,
         "MiB_of_the_disk_that_is_filled": brim_mib, "small_ledgers": small,
     }  # fmt: skip

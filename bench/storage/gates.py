@@ -8,14 +8,15 @@ from ..pages import lower_bound, upper_bound
 
 HEAD: Final = """# Benchmarks of storage maintenance
 
-What a bookie does besides adds and reads, and what adds notice of it: space that is freed when ledgers are deleted,
-readers that catch up, a bookie that dies and whose copies are made again, a scrub that finds a byte which flipped on
-the disk, a disk that is filled to the brim, a bookie with very many small ledgers. This page is written by
-`make bench-storage`; it contains all results, good or bad.
+What a bookie does besides adds and reads, and how this affects adds: freeing space after ledgers were deleted, readers
+that catch up, the repair of the copies of a dead bookie, a scrub that finds a flipped byte on the disk, a disk that is
+filled completely, a bookie with very many small ledgers. `make bench-storage` writes this page. It contains all
+results, good or bad.
 
-Each part has a cluster of its own on the machine below, which shares it with the loads. Adds are an open loop at a
-fixed modest rate. What is compared takes turns within one run, and ratios are medians of such pairs. Entry logs have a
-twentieth of a fill, at most 1 GiB, and the collector rests for ten seconds between its rounds.
+Each part has its own cluster on the machine below, which the loads share. Adds are an open loop at a fixed moderate
+rate. Each comparison alternates between its two sides within one run, and a ratio is the median of such pairs. The
+size of an entry log is a twentieth of a fill, at most 1 GiB, and the garbage collector pauses for ten seconds between
+passes.
 """
 
 SPACE: Final = "room"
@@ -32,27 +33,31 @@ GATES: Final = (
     lower_bound(
         "room_regained_part",
         0.85,
-        "space regained two passes after nine of ten ledgers were deleted, of what they held; worst bookie and turn",
+        "share of the space of deleted ledgers (nine of ten) that is free after two passes; worst bookie and round",
         SPACE,
     ),
-    upper_bound("room_p99_ratio", 1.5, "99th percentile of adds meanwhile, to that before", SPACE),
+    upper_bound("room_p99_ratio", 1.5, "99th percentile of adds meanwhile, relative to before", SPACE),
     lower_bound(
-        "catch_up_rate_part", 0.9, "rate of these readers, of half of what they reach alone; worst turn", CATCH_UP
+        "catch_up_rate_part", 0.9, "rate of these readers, relative to half of their rate alone; worst round", CATCH_UP
     ),
     upper_bound(
-        "catch_up_p99_ratio", 1.5, "99th percentile of adds beside readers that catch up, to that without", CATCH_UP
+        "catch_up_p99_ratio", 1.5, "99th percentile of adds beside readers that catch up, relative to without", CATCH_UP
     ),
-    upper_bound("catch_up_to_peer", 1, "the same ratio, to that of BookKeeper in the same turn", PEER),
-    lower_bound("repair_rate_part", 0.5, "rate of a repair, of the slower of reading and writing one bookie", REPAIR),
+    upper_bound("catch_up_to_peer", 1, "the same ratio, relative to that of BookKeeper in the same round", PEER),
+    lower_bound(
+        "repair_rate_part", 0.5, "rate of a repair, relative to the slower of reading and writing one bookie", REPAIR
+    ),
     upper_bound(
-        "repair_p99_ratio", 1.5, "99th percentile of random reads since the bookie died, to that before", REPAIR
+        "repair_p99_ratio", 1.5, "99th percentile of random reads after the bookie died, relative to before", REPAIR
     ),
-    upper_bound("repair_lacking", 0, "ledgers that lack a good copy after the repair, each copy read whole", REPAIR),
-    upper_bound("rot_periods", 1, "periods of a scrub until a flipped byte was found, the longest of several", ROT),
-    upper_bound("rot_lacking", 0, "ledgers that lack a good copy after the flipped bytes were repaired, all read", ROT),
-    lower_bound("brim_full", 3, "times that a disk was filled to the brim, and the bookie was read-only", BRIM),
-    lower_bound("brim_back", 3, "times that it took adds again after half of the ledgers were deleted", BRIM),
-    upper_bound("brim_lost", 0, "confirmed entries that were not as they were written", BRIM),
+    upper_bound("repair_lacking", 0, "ledgers that lack a good copy after the repair (all copies are read)", REPAIR),
+    upper_bound("rot_periods", 1, "scrub periods until a flipped byte is found; longest", ROT),
+    upper_bound(
+        "rot_lacking", 0, "ledgers that lack a good copy after the repair of flipped bytes (all copies are read)", ROT
+    ),
+    lower_bound("brim_full", 3, "times that a disk was filled completely and the bookie was read-only", BRIM),
+    lower_bound("brim_back", 3, "times that it accepted adds again after half of the ledgers were deleted", BRIM),
+    upper_bound("brim_lost", 0, "confirmed entries that were lost or changed", BRIM),
     upper_bound("many_start_seconds", 30, "seconds to start a bookie with very many small ledgers", MANY),
-    upper_bound("many_memory_mib", 512, "MiB of memory that it needs for them, the most in any step", MANY),
+    upper_bound("many_memory_mib", 512, "MiB of memory that it needs; highest of all steps", MANY),
 )

@@ -15,7 +15,7 @@ from ..pages import ReportOption, Topic, admit, conclude
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-MIN_SIZES: Final = {"turns": 5, "seconds": 15}
+MIN_SIZES: Final = {"rounds": 5, "seconds": 15}
 """Minimum sizes of a run whose page goes to docs/."""
 APPEND_SECONDS: Final = 5
 """Duration of one turn of appends at full speed: longer turns would fill the disk."""
@@ -25,17 +25,17 @@ PROGRAM_SECONDS: Final = 600.0
 
 def main(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where the cluster lies: on a real disk, 60 GB are needed.")
+        Path, typer.Option("--dir", help="Directory of the cluster, on a real disk; needs 60 GB.")
     ] = ROOT / "out" / "bench",
-    rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = MIN_SIZES["turns"],
-    seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = MIN_SIZES["seconds"],
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = MIN_SIZES["rounds"],
+    seconds: Annotated[int, typer.Option(help="Time of each load that measures latencies.")] = MIN_SIZES["seconds"],
     streams: Annotated[int, typer.Option(help="Streams that are created and listed.")] = 10_000,
     writers: Annotated[int, typer.Option(help="Writers that are open at a time.")] = 2_000,
     followers: Annotated[int, typer.Option(help="Readers that follow one stream.")] = 1_000,
     report: ReportOption = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
-    sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
+    sizes = {"rounds": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
     admit(report, sizes, MIN_SIZES)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)

@@ -63,7 +63,7 @@ def append(
     metadata: Metadata,
     record_bytes: Annotated[int, typer.Option(help="Size of a record.")],
     seconds: Annotated[float, typer.Option(help="How long each turn appends.")] = 5.0,
-    rounds: Annotated[int, typer.Option(help="How many turns each.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 5,
 ) -> None:
     """Append at full speed, alternating between a bare ledger and a stream; print both rates and their ratio."""
 
@@ -119,7 +119,7 @@ def tail(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measur
 def roll(
     metadata: Metadata,
     seconds: Annotated[float, typer.Option(help="Measured time, each.")] = 10.0,
-    turns: Annotated[int, typer.Option(help="How many turns each.")] = 3,
+    turns: Annotated[int, typer.Option(help="Number of rounds.")] = 3,
 ) -> None:
     """Append at a steady rate, alternating between a stream that rolls about twice a second and one that does not."""
 
