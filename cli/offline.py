@@ -19,7 +19,7 @@ from tallybook.runtime.disk.port import Disk
 DirectoryArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR", help="Data directory of a stopped bookie, or the one of its other directories that is meant."
+        metavar="DIR", help="Data directory of a stopped bookie, or one of its journal or ledger directories."
     ),
 ]
 

@@ -33,7 +33,7 @@ PasswordFile = Annotated[
         "--password-file",
         envvar="TALLYBOOK_PASSWORD_FILE",
         metavar="FILE",
-        help="File with the ledger's password, which others may not read; one newline at its end does not count.",
+        help="File with the ledger's password, not readable by other users; one newline at its end is ignored.",
     ),
 ]
 

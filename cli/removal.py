@@ -17,9 +17,9 @@ K = TypeVar("K", int, str)
 
 Yes = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Delete without a question. There is one only if standard input is a terminal."),
+    typer.Option("--yes", "-y", help="Delete without asking. The command asks only if standard input is a terminal."),
 ]
-IfExists = Annotated[bool, typer.Option("--if-exists", help="Succeed also if there is nothing of this name or id.")]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Succeed even if there is nothing with this name or id.")]
 
 _MISSING: Final = (NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription)
 

@@ -43,7 +43,8 @@ HttpListen = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", h
 InsecureOption = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Serve other machines without security: everyone who reaches the port may delete everything."
+        "--insecure",
+        help="Serve other machines without security: any client that reaches the port can delete all data.",
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]

@@ -222,7 +222,7 @@ class _SteadyLoad:
 def main(
     metadata: Annotated[str, typer.Option(help="URI of the metadata store.")],
     pid: Annotated[list[str], typer.Option(metavar="BOOKIE=PID", help="The process of a bookie; one for each.")],
-    ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append counts.")] = 2,
+    ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append is confirmed.")] = 2,
     before_seconds: Annotated[float, typer.Option(help="Load before the bookie is killed.")] = 3.0,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the bookie instead; it goes on at the end.")] = False,
     hung: Annotated[int, typer.Option(help="How many that could take its place are stopped with it.")] = 0,

@@ -28,16 +28,16 @@ def write(
     metadata: Metadata,
     entry_bytes: EntryBytes = 1024,
     ledgers: Annotated[int, typer.Option(help="Ledgers to write to, round-robin.")] = 4,
-    window: Annotated[int, typer.Option(help="Unconfirmed entries at most, over all ledgers.")] = 5000,
+    window: Annotated[int, typer.Option(help="Maximum unconfirmed entries of all ledgers together.")] = 5000,
     rate: Annotated[
         float,
         typer.Option(help="Entries per second at a fixed rate: an open loop.", show_default="closed loop"),
     ] = 0.0,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
-    warm_up_seconds: Annotated[float, typer.Option(help="Load before that, not counted.")] = 5.0,
+    warm_up_seconds: Annotated[float, typer.Option(help="Warm-up, not counted.")] = 5.0,
     ensemble: Annotated[int, typer.Option(help="Bookies that hold a ledger.")] = 3,
     write_quorum: Annotated[int, typer.Option(help="Copies of each entry.")] = 3,
-    ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append counts.")] = 2,
+    ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append is confirmed.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Append to new ledgers and print rate and latency; the ledgers are deleted afterwards.
@@ -93,7 +93,10 @@ def read(
 @app.command()
 def journal(
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where to write about 400 MB; created if it does not exist.")
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Directory for about 400 MB of test data; created if it does not exist."
+        ),
     ],
     write_bytes: Annotated[
         str, typer.Option(metavar="BYTES[,BYTES...]", help="Sizes of a write, in steps of 4 KiB up to 1 MiB.")

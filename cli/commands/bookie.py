@@ -174,12 +174,12 @@ def init(
         bool, typer.Option("--replace", help="Give up all copies in the old directory; the id gets a new one.")
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept-loss", help="Give up what is missing in the directory, and keep the rest.")
+        bool, typer.Option("--accept-loss", help="Give up the missing parts of the directory, and keep the rest.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="With --replace: also while ledgers rely on this bookie, or may. They are listed."
+            "--force", help="With --replace: even if ledgers rely on this bookie, or may rely on it. They are listed."
         ),
     ] = False,
     as_json: Json = False,

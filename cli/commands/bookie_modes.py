@@ -36,22 +36,22 @@ def drain(
     metadata: Metadata,
     bookie_id: BookieArgument,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="End the drain: the bookie keeps its copies and takes writes again.")
+        bool, typer.Option("--cancel", help="End the drain: the bookie keeps its copies and accepts writes again.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the bookie may be switched off.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Drain also if it is known that the drain cannot end.")
+        bool, typer.Option("--force", help="Drain even if it is known that the drain cannot finish.")
     ] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 86_400,
     as_json: Json = False,
 ) -> None:
-    """Empty a bookie: it takes no more writes, and the repair copies its entries to other bookies.
+    """Empty a bookie: it accepts no more writes, and the repair copies its entries to other bookies.
 
     It serves readers meanwhile, and is a source for the copies. The command prints how many ledgers still name the
     bookie, why the first ten of them do, and whether it may be switched off for good; run it again to see the progress.
     Ledgers whose copies the bookies may drop, because the archive has them, do not count. The drain is refused if too
     few other bookies take writes for a ledger of this bookie, or of another draining one, and if metadata of a ledger
-    cannot be understood.
+    cannot be decoded.
     """
     if cancel and wait:
         raise InvalidArgument("either --cancel or --wait")
@@ -88,7 +88,7 @@ def how_far(found: ResultFields) -> str:
 def readonly(
     metadata: Metadata,
     bookie_id: BookieArgument,
-    off: Annotated[bool, typer.Option("--off", help="Let it take writes again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Let it accept writes again.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a bookie read-only. It keeps its copies and serves readers."""

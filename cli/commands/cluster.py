@@ -132,7 +132,7 @@ def _archive(found: Overview) -> ResultFields:
 def check(
     metadata: Metadata,
     ledgers: Annotated[
-        list[int] | None, typer.Argument(metavar="[LEDGER]...", help="Only these.", show_default="all")
+        list[int] | None, typer.Argument(metavar="[LEDGER]...", help="Check only these.", show_default="all")
     ] = None,
     read: Annotated[
         bool, typer.Option("--read", help="Read and verify every copy, instead of asking whether it exists.")
@@ -209,7 +209,7 @@ async def _check_all(
         else:
             _show_lacks(found)
     if findings.unreadable:
-        complain(f"the metadata of {findings.unreadable} ledgers cannot be understood, so they were not checked")
+        complain(f"the metadata of {findings.unreadable} ledgers cannot be decoded, so they were not checked")
     if not findings.complete:
         complain("the listing of ledgers was cut off: others were not checked")
     return findings, details
@@ -241,14 +241,14 @@ def audit(
     metadata: Metadata,
     lost: Annotated[
         list[str] | None,
-        typer.Option(metavar="BOOKIE", help="A bookie that is away and does not come back: counts as lost now."),
+        typer.Option(metavar="BOOKIE", help="Treat this bookie as lost now: it will not come back."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the tasks are done, then audit again.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 3600,
     pause: Annotated[bool, typer.Option("--pause", help="Pause the repair of the whole cluster.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Undo --pause.")] = False,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as of 'repair run'.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as for 'repair run'.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -256,7 +256,7 @@ def audit(
 
     Prints the findings. Exit code 1 if ledgers have too few good copies; with --wait, if they still have then. Ledgers
     that only leave a draining bookie have enough copies. With --pause or --resume the command does only that: while the
-    repair is paused, the auditor goes on reporting, and nothing is copied.
+    repair is paused, the auditor continues to report, and nothing is copied.
     """
     if pause and resume:
         raise InvalidArgument("either --pause or --resume")

@@ -24,7 +24,7 @@ def diagnose(
     seconds: Annotated[float, typer.Option(help="Time between the two samples.", min=0.5, max=600)] = 5.0,
     process: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="Where a gateway, an offloader or a repair serves its metrics."),
+        typer.Option(metavar="HOST:PORT", help="Metrics address of a gateway, an offloader or a repair."),
     ] = None,
     as_json: Json = False,
 ) -> None:

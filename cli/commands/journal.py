@@ -35,7 +35,7 @@ _LISTS = ("damage", "later_format")
 def dump(
     directory: DirectoryArgument,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also print checkpointed blocks, as far as they are still in the files.")
+        bool, typer.Option("--all", help="Also print checkpointed blocks that are still in the files.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -47,7 +47,7 @@ def create(
     ] = None,
     ack_quorum: Annotated[
         int | None,
-        typer.Option(help="Copies that must be durable before an append counts.", show_default="more than half"),
+        typer.Option(help="Copies that must be durable before an append is confirmed.", show_default="more than half"),
     ] = None,
     password_file: PasswordFile = None,
     hmac: Annotated[bool, typer.Option("--hmac", help="Sign batches with HMAC-SHA-256; needs a password.")] = False,
@@ -89,8 +89,8 @@ def append(
     """Append standard input to a ledger, one entry a line.
 
     The ledger must never have had a writer. Newlines are not part of the entries; an unterminated last line counts.
-    However the command ends, it prints how many entries are confirmed, and how to go on if it did not get to the end
-    of the input. Without --close the ledger stays open, and 'ledger recover' closes it.
+    In any case the command prints how many entries are confirmed, and how to continue if it did not reach the end of
+    the input. Without --close the ledger stays open, and 'ledger recover' closes it.
     """
     run(_append(metadata, ledger, read_password(password_file), close, as_json))
 

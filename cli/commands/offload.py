@@ -76,7 +76,7 @@ def run_(
 ) -> None:
     """Archive closed ledgers according to the policy, until Ctrl-C.
 
-    The first run records where the archive of the cluster is. Any number of these processes may run; one of them works
+    The first run records the location of the archive. Any number of these processes may run; one of them works
     at a time. Credentials come from the usual environment variables of each cloud: AWS_* (also for the region and
     AWS_ENDPOINT_URL), GOOGLE_* and AZURE_*.
     """
@@ -144,7 +144,8 @@ async def _status(metadata: str, url: str | None) -> ResultFields:
 def verify(
     metadata: Metadata,
     ledgers: Annotated[
-        list[int] | None, typer.Argument(metavar="[LEDGER]...", help="Only these.", show_default="all archived ones")
+        list[int] | None,
+        typer.Argument(metavar="[LEDGER]...", help="Verify only these.", show_default="all archived ones"),
     ] = None,
     archive: Url = None,
     as_json: Json = False,
@@ -283,11 +284,11 @@ def relocate(
     ],
     metadata: Metadata,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Relocate also if objects of ledgers are missing there.")
+        bool, typer.Option("--accept-missing", help="Relocate even if objects of ledgers are missing there.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Record where the archive of the cluster is, after its objects were moved or copied to another location.
+    """Record the new location of the archive, after its objects were moved or copied.
 
     Stop offloaders first. Every object of a ledger has to be at the new location, with its size; otherwise the missing
     ones are listed, nothing is changed, and the exit code is 1. Restart processes that have read from the archive: they
@@ -328,7 +329,7 @@ def rebuild_catalog_(
         bool,
         typer.Option(
             "--accept-lost-streams",
-            help="Go on also if the bucket's copy of the stream records is damaged, so that no stream is restored.",
+            help="Continue even if the bucket's copy of the stream records is damaged; then no stream is restored.",
         ),
     ] = False,
     as_json: Json = False,

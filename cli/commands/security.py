@@ -123,13 +123,13 @@ def rotate_token_key(
 
 @app.command("archive-key")
 def archive_key(
-    file: Annotated[Path, typer.Argument(parser=directory, metavar="FILE", help="The file that archive_keys names.")],
+    file: Annotated[
+        Path, typer.Argument(parser=directory, metavar="FILE", help="The key file, as in setting archive_keys.")
+    ],
     drop: Annotated[str | None, typer.Option(metavar="NAME", help="Remove this key instead.")] = None,
     plain: Annotated[
         str | None,
-        typer.Option(
-            metavar="read|refuse", help="Set instead whether archive objects that are not encrypted may be read."
-        ),
+        typer.Option(metavar="read|refuse", help="Instead, set whether unencrypted archive objects may be read."),
     ] = None,
     as_json: Json = False,
 ) -> None:

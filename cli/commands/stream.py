@@ -92,7 +92,7 @@ def rename(
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Rename a stream. Its writer and its readers go on."""
+    """Rename a stream. Its writer and its readers continue."""
 
     async def work() -> StreamInfo:
         async with opened(metadata, namespace) as streams:
@@ -212,8 +212,8 @@ def append(
     """Append standard input to a stream, one record a line.
 
     Another writer of the stream is fenced, unless --wait is given. Newlines are not part of the records; an
-    unterminated last line counts. However the command ends, it prints the position of the last confirmed record; if it
-    did not get to the end of the input, it also prints how many records are confirmed, and how to go on.
+    unterminated last line counts. In any case the command prints the position of the last confirmed record. If it did
+    not reach the end of the input, it also prints how many records are confirmed, and how to continue.
     """
     check_stream_name(name)
     expected = None if if_position is None else (parse_condition(if_position),)
@@ -316,7 +316,7 @@ def read(
 ) -> None:
     """Print records, one per line, and nothing else.
 
-    If records are missing, this is reported on standard error, reading goes on after them, and the exit code is 1.
+    If records are missing, this is reported on standard error, reading continues after them, and the exit code is 1.
     """
     _copy(metadata, namespace, name, start, to, count, follow=False, as_json=as_json)
 
@@ -332,7 +332,7 @@ def tail(
 ) -> None:
     """Print records as they are confirmed, until the stream is sealed, or until Ctrl-C.
 
-    If records are missing, this is reported on standard error, reading goes on after them, and the exit code is 1.
+    If records are missing, this is reported on standard error, reading continues after them, and the exit code is 1.
     """
     _copy(metadata, namespace, name, start, None, count, follow=True, as_json=as_json)
 

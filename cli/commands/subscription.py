@@ -76,7 +76,7 @@ def reset(
     metadata: Metadata,
     stream: StreamName,
     name: _Name,
-    to: Annotated[str, typer.Option("--to", metavar="WHERE", help=f"Where it goes on: {START_FORMS}.")],
+    to: Annotated[str, typer.Option("--to", metavar="WHERE", help=f"Where it continues: {START_FORMS}.")],
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:

@@ -28,7 +28,7 @@ from ..running import run
 def up(
     bookies: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="How many bookies.", show_default="as many as in DIR; 3 in a new one"),
+        typer.Option(min=1, max=64, help="Number of bookies.", show_default="as many as in DIR; 3 in a new one"),
     ] = None,
     data: Annotated[
         Path,

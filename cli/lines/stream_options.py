@@ -66,7 +66,7 @@ DedupRecords = Annotated[
 Ensemble = Annotated[int | None, typer.Option("--ensemble", help="Bookies of a segment's ensemble.")]
 WriteQuorum = Annotated[int | None, typer.Option("--write-quorum", help="Copies of each record.")]
 AckQuorum = Annotated[
-    int | None, typer.Option("--ack-quorum", help="Copies that must be durable before an append counts.")
+    int | None, typer.Option("--ack-quorum", help="Copies that must be durable before an append is confirmed.")
 ]
 Wait = Annotated[
     float | None,
