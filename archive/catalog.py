@@ -309,14 +309,14 @@ async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[CatalogEntry
     stored = await store.read(found.key, part.offset, part.stored_bytes)
     directory = read_directory(stored, part, found.key, found.size_bytes)
     if directory.object_id != object_id_of(found.key):
-        raise DamagedFile(f"{found.key}: this is object {directory.object_id}")
+        raise DamagedFile(f"{found.key} contains object {directory.object_id}")
     try:
         return [
             _found(decode_ledger(ledger.metadata, ledger.ledger_id, found.key), receipt)
             for ledger, receipt in zip(directory.ledgers, _receipts(directory, part, found), strict=True)
         ]
     except InvalidArgument as error:
-        raise DamagedFile(f"{found.key}: it contradicts the metadata that it holds: {error.message}") from error
+        raise DamagedFile(f"{found.key}: it contradicts the metadata inside it: {error.message}") from error
 
 
 def _found(metadata: LedgerMetadata, receipt: Receipt) -> CatalogEntry:
@@ -334,7 +334,7 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
     size = found.size_bytes
     tail = await store.read(found.key, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES)) if size else b""
     if len(tail) <= _END_BYTES or tail[-4:] != b"PAR1":
-        raise DamagedFile(f"{found.key}: it does not end as a Parquet file does")
+        raise DamagedFile(f"{found.key}: it does not end like a Parquet file")
     footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
     if footer_bytes > min(size, _LARGEST_FOOTER_BYTES):
         raise DamagedFile(f"{found.key}: its footer of {footer_bytes} bytes does not fit into it")
@@ -346,16 +346,16 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
         version = values[FORMAT_KEY.encode()].decode()
         part = IndexPart(where["offset"], where["bytes"], where["raw_bytes"], where["crc32c"])
     except (pa.ArrowException, OSError, *DECODE_ERRORS) as error:
-        raise DamagedFile(f"{found.key}: its footer cannot be understood: {error}") from error
+        raise DamagedFile(f"{found.key}: its footer cannot be decoded: {error}") from error
     if version.isdecimal() and int(version) > FORMAT:
         raise NewerFormat.of(f"{found.key}: the object", version, FORMAT)
     if version != str(FORMAT):
         raise DamagedFile(f"{found.key}: it is of format {version}; this Tallybook knows {FORMAT}")
     numbers = (part.offset, part.stored_bytes, part.raw_bytes, part.crc)
     if any(type(number) is not int for number in numbers) or min(numbers) < 0:
-        raise DamagedFile(f"{found.key}: its footer says {where} of its index")
+        raise DamagedFile(f"{found.key}: the location of its index in the footer is invalid: {where}")
     if not part.stored_bytes or not part.raw_bytes or part.end > size:
-        raise DamagedFile(f"{found.key}: its index does not lie within its {size} bytes")
+        raise DamagedFile(f"{found.key}: its index is outside of its {size} bytes")
     return part
 
 

@@ -77,7 +77,7 @@ async def _found(store: MetadataStore, source: ArchiveKeySource) -> tuple[CopyKe
     try:
         key = unwrap(wrapped, keys[wrapped.wrapping], _IDENTITY)
     except DamagedFile as error:
-        raise DamagedFile(f"the record {RECORD} cannot be understood: {error.message}") from error
+        raise DamagedFile(f"the record {RECORD} cannot be decoded: {error.message}") from error
     return CopyKey(wrapped.wrapping, key), record.version
 
 

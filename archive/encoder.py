@@ -195,7 +195,9 @@ class ObjectEncoder:
         """
         check(self._ledger is None, "a ledger begins before the one before it has ended")
         if self._ledgers and ledger_id <= self._ledgers[-1].ledger_id:
-            raise InvalidArgument(f"ledger {ledger_id} comes after ledger {self._ledgers[-1].ledger_id}")
+            raise InvalidArgument(
+                f"ledger {ledger_id} cannot follow ledger {self._ledgers[-1].ledger_id}: ids must ascend"
+            )
         self._ledger = _OpenLedger(ledger_id, metadata)
 
     def add(self, batch: Buffer, header: BatchHeader) -> None:
@@ -207,7 +209,7 @@ class ObjectEncoder:
         ledger = self._open_ledger()
         if (header.ledger_id, header.first_entry_id) != (ledger.ledger_id, ledger.entries):
             raise InvalidArgument(
-                f"ledger {ledger.ledger_id} goes on with entry {ledger.entries}, "
+                f"ledger {ledger.ledger_id} must continue with entry {ledger.entries}, "
                 f"not with entry {header.first_entry_id} of ledger {header.ledger_id}"
             )
         if ledger.run is None:
@@ -262,7 +264,7 @@ class ObjectEncoder:
 
     def _open_ledger(self) -> _OpenLedger:
         if self._ledger is None:
-            raise InvariantViolation("no ledger has begun")
+            raise InvariantViolation("no ledger was started")
         return self._ledger
 
     def _open_writer(self, largest_entry_bytes: int) -> pq.ParquetWriter:

@@ -45,7 +45,7 @@ async def record_encryption(store: MetadataStore, now_ms: int) -> None:
     value = json.dumps({"format": FORMAT, "since_ms": now_ms}).encode()
     result = await store.write_record(RECORD, value, None)
     if isinstance(result, Unknown):
-        raise MetadataOutcomeUnknown(f"that the archive is sealed may have been written: {result.reason}")
+        raise MetadataOutcomeUnknown(f"the record that the archive is encrypted may have been written: {result.reason}")
 
 
 def keys_missing(url: str) -> ArchiveKeyMissing:

@@ -143,7 +143,7 @@ class ArchiveLibrary:
                 what = "is" if counts is not None and ledger_id in counts else "may be"
                 kind = self._opened.not_given.get(key, ObjectDamaged)
                 raise kind(f"ledger {ledger_id} {what} in an object that cannot be read: {self.damaged[key]}")
-            raise NoSuchLedger(f"no object in the bucket holds ledger {ledger_id}")
+            raise NoSuchLedger(f"no object in the bucket contains ledger {ledger_id}")
         end = found.receipt.entries - 1 if last is None else last
         if empty and end < first:
             return

@@ -108,7 +108,7 @@ async def read_back(
     """
     sha256, found = await check_object(store, workers, key, encoded.object_bytes, encoded.directory_part)
     if sha256 != encoded.sha256:
-        raise ObjectDamaged(f"{store.url}: {key} has other bytes than were written")
+        raise ObjectDamaged(f"{store.url}: {key} does not have the bytes that were written")
     return found
 
 
@@ -153,7 +153,7 @@ async def _read(store: ObjectStore, key: str, segment: Segment, buffer: memoryvi
             if isinstance(part, BaseException):
                 raise part
             if len(part) != size:
-                raise ObjectDamaged(f"{store.url}: of {key}, {len(part)} bytes came back instead of {size}")
+                raise ObjectDamaged(f"{store.url}: reading {key} back returned {len(part)} bytes instead of {size}")
             buffer[begin - segment.begin : begin - segment.begin + size] = part
     return buffer[: segment.size]
 

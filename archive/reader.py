@@ -152,7 +152,7 @@ class ArchiveReader:
                 read_directory, stored, receipt.index, receipt.key, receipt.object_bytes
             )
             if directory.object_id != receipt.object_id:
-                raise DamagedFile(f"{receipt.key}: this is object {directory.object_id}, not {receipt.object_id}")
+                raise DamagedFile(f"{receipt.key} contains object {directory.object_id}, not {receipt.object_id}")
             return directory
 
         with self._checked(receipt):
@@ -282,7 +282,7 @@ def _run_of(directory: IndexRoot, ledger_id: int, entry_id: int) -> Run:
     at = bisect_right(directory.ledgers, ledger_id, key=lambda ledger: ledger.ledger_id) - 1
     ledger = directory.ledgers[at] if at >= 0 else None
     if ledger is None or ledger.ledger_id != ledger_id:
-        raise DamagedFile(f"object {directory.object_id} does not hold ledger {ledger_id}")
+        raise DamagedFile(f"object {directory.object_id} does not contain ledger {ledger_id}")
     if entry_id >= ledger.entries:
         raise EntryAbsent(f"ledger {ledger_id} ends at entry {ledger.entries - 1}, before {entry_id}")
     return ledger.runs[bisect_right(ledger.runs, entry_id, key=lambda run: run.first_entry_id) - 1]

@@ -116,7 +116,7 @@ def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[IndexRoot, pq.FileMet
         memoryview(tail)[: receipt.index.stored_bytes], receipt.index, receipt.key, receipt.object_bytes
     )
     if directory.object_id != receipt.object_id:
-        raise DamagedFile(f"{receipt.key}: this is object {directory.object_id}, not {receipt.object_id}")
+        raise DamagedFile(f"{receipt.key} contains object {directory.object_id}, not {receipt.object_id}")
     rest = memoryview(tail)[receipt.index.stored_bytes :]
     footer = read_footer(rest, len(directory.row_groups), receipt.key)
     return directory, footer
@@ -129,7 +129,7 @@ def _slices(directory: IndexRoot, wanted: Sequence[LedgerEntryRange], place: str
     found: dict[int, list[_Slice]] = {}
     for ledger_id, first, last in wanted:
         if not 0 <= first <= last < ends.get(ledger_id, 0):
-            raise DamagedFile(f"{place}: it does not hold the entries {first} .. {last} of ledger {ledger_id}")
+            raise DamagedFile(f"{place}: it does not contain the entries {first} .. {last} of ledger {ledger_id}")
         for run in runs[ledger_id]:
             low, high = max(first, run.first_entry_id), min(last, run.last_entry_id)
             if low <= high:

@@ -76,13 +76,13 @@ def _decode_gone(text: str, records: Mapping[str, bytes], what: str) -> dict[str
     try:
         gone = json.loads(text)
     except DECODE_ERRORS as error:
-        raise DamagedFile(f"{what} does not say which of its records have gone: {error}") from error
+        raise DamagedFile(f"{what} does not say which of its records were deleted: {error}") from error
     if (
         type(gone) is not dict
         or not gone.keys() <= records.keys()
         or any(type(each) is not int for each in gone.values())
     ):
-        raise DamagedFile(f"{what} does not say which of its records have gone")
+        raise DamagedFile(f"{what} does not say which of its records were deleted")
     return gone
 
 

@@ -46,9 +46,13 @@ async def relocate(store: MetadataStore, url: str) -> None:
     value = json.dumps({"format": FORMAT, "url": url}).encode()
     result = await store.write_record(RECORD, value, None if record is None else record.version)
     if isinstance(result, Unknown):
-        raise MetadataOutcomeUnknown(f"the archive may have been relocated to {url}: {result.reason}; run it again")
+        raise MetadataOutcomeUnknown(
+            f"the archive may have been relocated to {url}: {result.reason}; run the command again"
+        )
     if isinstance(result, BadVersion):
-        raise Conflict("another process has just written where the archive is: look at it, and run it again")
+        raise Conflict(
+            "another process has just recorded a location of the archive: check it, and run the command again"
+        )
 
 
 async def ensure_location(store: MetadataStore, url: str) -> None:
@@ -63,7 +67,7 @@ async def ensure_location(store: MetadataStore, url: str) -> None:
         value = json.dumps({"format": FORMAT, "url": url}).encode()
         result = await store.write_record(RECORD, value, None)
         if isinstance(result, Unknown):
-            raise MetadataOutcomeUnknown(f"the place of the archive may have been settled: {result.reason}")
+            raise MetadataOutcomeUnknown(f"the location of the archive may have been recorded: {result.reason}")
         if not isinstance(result, BadVersion):
             return
     settled = await read_location(store)

@@ -129,7 +129,7 @@ class ObjectVerifier:
         for number in range(len(self._directory.row_groups)):
             begin, end = extent_of(self._footer, number, self._object_bytes, self._place)
             if begin < at:
-                raise DamagedFile(f"{self._place}: row group {number} begins within the one before")
+                raise DamagedFile(f"{self._place}: row group {number} overlaps the previous one")
             found += _cut(at, begin)
             found.append(Segment(begin, end, number))
             at = end
@@ -173,7 +173,7 @@ class ObjectVerifier:
             progress = self._progress[ledger.ledger_id]
             found[ledger.ledger_id] = VerifiedLedger(progress.entries, progress.payload_bytes, progress.rolling_crc)
             if found[ledger.ledger_id] != VerifiedLedger(ledger.entries, ledger.payload_bytes, ledger.rolling_crc):
-                raise DamagedFile(f"{self._place}: ledger {ledger.ledger_id} is not what its directory says")
+                raise DamagedFile(f"{self._place}: ledger {ledger.ledger_id} does not match its directory")
         return self._sha256.digest(), found
 
     def _check_pages(self, table: PageTable, group: int, begin: int, data: memoryview) -> None:
@@ -181,7 +181,7 @@ class ObjectVerifier:
         column = self._footer.row_group(group).column(PAYLOAD_COLUMN)
         start = column.data_page_offset
         if (int(table.offsets[0]), int(table.offsets[-1])) != (start, start + column.total_compressed_size):
-            raise DamagedFile(f"{self._place}: the page table of row group {group} is not that of its payloads")
+            raise DamagedFile(f"{self._place}: the page table of row group {group} does not match its payloads")
         for number in range(len(table)):
             page = table.page(number)
             stored = data[page.offset - begin : page.offset - begin + page.stored_bytes]
@@ -194,7 +194,7 @@ class ObjectVerifier:
             if (header.header_bytes, header.body_bytes, header.raw_bytes, header.values) != (
                 page.header_bytes, page.body_bytes, page.raw_bytes, table.rows_of(number)
             ):  # fmt: skip
-                raise DamagedFile(f"{self._place}: the page at byte {page.offset} is not what its table says")
+                raise DamagedFile(f"{self._place}: the page at byte {page.offset} does not match its table")
 
 
 class _Rows:
@@ -232,7 +232,7 @@ class _Rows:
             or not np.array_equal(self._entry_ids[rows], ids)
             or not np.array_equal(self._times[rows], times)
         ):
-            raise DamagedFile(f"{self._what}: its rows are not those of ledger {piece.ledger_id}")
+            raise DamagedFile(f"{self._what}: its rows do not match ledger {piece.ledger_id}")
 
     def check_batches(self, piece: _Piece, rolling_crc: int) -> int:
         """Check each batch against its checksum; returns the checksum over all batches."""
@@ -248,8 +248,8 @@ class _Rows:
             header, crc = self._sealed(piece.ledger_id, facts, cells, payload)
             if crc != facts.crc or len(payload) != facts.payload_bytes:
                 raise DamagedFile(
-                    f"{self._what}: ledger {piece.ledger_id}: the batch from entry {facts.first_entry_id} is not what "
-                    "was archived"
+                    f"{self._what}: ledger {piece.ledger_id}: the batch from entry {facts.first_entry_id} differs from "
+                    "what was archived"
                 )
             for part in (header, cells, payload, facts.digest):
                 rolling_crc = crc32c(part, rolling_crc)

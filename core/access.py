@@ -241,7 +241,7 @@ _PATTERN: Final = re.compile(r"(?:\*\.)?[!-)+-~]{1,253}(?:/\*)?")
 
 def _name(value: str) -> str:
     if _NAME.fullmatch(value) is None:
-        raise ValueError("1 to 128 printable characters without a space are wanted")
+        raise ValueError("expected 1 to 128 printable characters without a space")
     return value
 
 

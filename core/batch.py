@@ -199,7 +199,7 @@ def encode_header(
     """
     count, rest = divmod(len(table), BATCH_TABLE_ROW_BYTES)
     if rest or len(digest) not in {0, BATCH_DIGEST_BYTES}:
-        raise InvalidArgument(f"a table of {len(table)} bytes or a digest of {len(digest)} is none of a batch")
+        raise InvalidArgument(f"a batch cannot have a table of {len(table)} bytes and a digest of {len(digest)}")
     front = _front(
         ledger_id, first_entry_id, count, len(payload), lac, ledger_length, written_at_us, digest=bool(digest)
     )
@@ -254,7 +254,9 @@ def _front(
     if not 1 <= count <= MAX_BATCH_ENTRIES:
         raise InvalidArgument(f"a batch holds 1 .. {MAX_BATCH_ENTRIES} entries, got {count}")
     if not 0 <= ledger_id <= MAX_ID or not 0 <= first_entry_id <= MAX_ID - count + 1:
-        raise InvalidArgument(f"ledger {ledger_id} or entry ids {first_entry_id} .. +{count} leave 0 .. 2^63-1")
+        raise InvalidArgument(
+            f"ledger {ledger_id} or {count} entry ids from {first_entry_id} on are not in 0 .. 2^63-1"
+        )
     if not NO_ENTRY <= lac < first_entry_id or not payload_bytes <= ledger_length <= MAX_ID:
         raise InvalidArgument(f"lac {lac} or length {ledger_length} does not fit a batch from entry {first_entry_id}")
     if not -MAX_ID <= written_at_us <= MAX_ID:

@@ -550,7 +550,7 @@ class NewerFormat(StorageError):
     def of(cls, what: str, found: object, known: object) -> Self:
         """The error for ``what``, whose format is ``found``; ``known`` is the newest format known here."""
         return cls(
-            f"{what} is of format {found}, this Tallybook knows {known}: a newer one has written it, and is needed"
+            f"{what} is of format {found}, this Tallybook knows {known}: a newer Tallybook wrote it, and is needed"
         )
 
 

@@ -178,7 +178,7 @@ async def send_in_time(call: Call, message: bytes, timeout_ms: int) -> None:
         async with asyncio.timeout(timeout_ms / 1000):
             await call.send(message)
     except TimeoutError:
-        raise ReaderTooSlow(f"the client took no message for {timeout_ms} ms") from None
+        raise ReaderTooSlow(f"the client accepted no message for {timeout_ms} ms") from None
 
 
 def span_of(tracer: Tracer, method: str, call: Call) -> AbstractContextManager[Span | None]:

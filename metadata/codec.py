@@ -128,7 +128,7 @@ def decode_ledger(data: bytes, ledger_id: int, place: str) -> LedgerMetadata:
     _open(LEDGER_MAGIC, data, message, place)
     _refuse_unknown_fields(message, place)
     if message.ledger_id != ledger_id:
-        raise DamagedFile(f"{place}: the metadata of ledger {message.ledger_id} lies under ledger {ledger_id}")
+        raise DamagedFile(f"{place}: the metadata of ledger {message.ledger_id} are stored under ledger {ledger_id}")
     try:
         return LedgerMetadata(
             ledger_id=message.ledger_id,
@@ -266,7 +266,7 @@ def _seal(magic: bytes, message: Message, what: str) -> bytes:
 def _open(magic: bytes, data: bytes, message: Message, place: str) -> None:
     """Check ``data`` and parse its body into ``message``."""
     if len(data) < _BODY_AT:
-        raise DamagedFile(f"{place}: {len(data)} bytes are fewer than a header")
+        raise DamagedFile(f"{place}: {len(data)} bytes are too few for a header")
     found, version, _reserved, length = _HEADER.unpack_from(data)
     if found != magic:
         raise DamagedFile(f"{place}: starts with {found!r} instead of {magic!r}")
@@ -276,7 +276,7 @@ def _open(magic: bytes, data: bytes, message: Message, place: str) -> None:
     if version > FORMAT:
         raise NewerFormat.of(place, version, FORMAT)
     if version < FORMAT:
-        raise DamagedFile(f"{place}: format {version} never existed")
+        raise DamagedFile(f"{place}: format {version} does not exist")
     try:
         message.ParseFromString(body)
     except DecodeError as error:
@@ -306,5 +306,5 @@ def _known(table: Mapping[Number, Decoded], number: Number, what: str, place: st
         return table[number]
     except KeyError:
         if number <= 0:
-            raise DamagedFile(f"{place}: {what} {number} never existed") from None
+            raise DamagedFile(f"{place}: {what} {number} does not exist") from None
         raise NewerFormat.of(place, f"{FORMAT} with {what} {number}", "none of that number") from None

@@ -96,7 +96,7 @@ def page_limit(limit: int) -> int:
         InvalidArgument: ``limit`` is less than 1.
     """
     if limit < 1:
-        raise InvalidArgument(f"a page of a listing cannot be of {limit}")
+        raise InvalidArgument(f"a page of a listing must have at least one row, not {limit}")
     return min(limit, MAX_PAGE_LEDGERS)
 
 

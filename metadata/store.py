@@ -88,7 +88,7 @@ class LedgerPage(NamedTuple):
         if self.complete:
             return None
         if not self.ledger_ids:
-            raise MetadataUnavailable("a listing of ledgers was cut off: try again")
+            raise MetadataUnavailable("a listing of ledgers was incomplete: try again")
         return self.ledger_ids[-1]
 
 
@@ -118,7 +118,7 @@ class RecordPage(NamedTuple):
         if self.complete:
             return None
         if not self.names:
-            raise MetadataUnavailable("a listing of records was cut off: try again")
+            raise MetadataUnavailable("a listing of records was incomplete: try again")
         return self.names[-1]
 
 

@@ -70,13 +70,13 @@ def parse_uri(uri: str) -> MetadataUri:
     if not colon or not uri.isprintable():
         raise _invalid(uri, "it does not start with a scheme")
     if "?" in rest or "#" in rest:
-        raise _invalid(uri, "options after ? or # are not understood")
+        raise _invalid(uri, "options after ? or # are not supported")
     if scheme == "memory":
         if rest:
             raise _invalid(uri, "nothing may follow memory:")
         return MemoryUri()
     if scheme not in ("sqlite", "zk", "zks"):
-        raise _invalid(uri, f"the scheme {scheme!r} is not known")
+        raise _invalid(uri, f"unknown scheme {scheme!r}")
     if not rest.startswith("//"):
         raise _invalid(uri, f"after {scheme}: there must be two slashes")
     authority, slash, path = rest[2:].partition("/")
@@ -87,7 +87,7 @@ def parse_uri(uri: str) -> MetadataUri:
 
 def _sqlite(uri: str, authority: str, path: str) -> SqliteUri:
     if authority:
-        raise _invalid(uri, f"a SQLite file is on this host, so {authority!r} makes no sense: use three slashes")
+        raise _invalid(uri, f"a SQLite file is on this host, so there can be no host {authority!r}: use three slashes")
     path = unquote(path)
     if not path or path.endswith("/") or path in (".", ".."):
         raise _invalid(uri, "it names no file")
@@ -104,7 +104,7 @@ def _zookeeper(uri: str, authority: str, path: str, *, tls: bool) -> ZooKeeperUr
             raise _invalid(uri, f"{server!r} is not host:port")
         port = int(match["port"] or default)
         if not 1 <= port <= 65_535:
-            raise _invalid(uri, f"port {port} of {server!r} does not exist")
+            raise _invalid(uri, f"{server!r} has an invalid port: {port}")
         hosts.append(f"{match['host']}:{port}")
     root = path.removesuffix("/")
     parts = root.split("/")[1:]
@@ -158,7 +158,7 @@ async def open_metadata(
         raise InvalidConfig(
             f"{uri} needs a security directory, for the certificates of TLS"
             if parsed.tls
-            else f"{uri} has no TLS, and there is security: use zks://, and the port at which ZooKeeper speaks TLS"
+            else f"{uri} does not use TLS, but this process has a security directory: use zks:// and the TLS port"
         )
     reason = _why_read_only(security)
     opened = await _open(parsed, create, clock, rng, timeout_seconds, memory, security, reads_only=bool(reason))

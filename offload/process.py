@@ -126,9 +126,7 @@ async def opened(
         settled = await read_location(metadata)
         where = url or settled
         if where is None:
-            raise InvalidConfig(
-                "this cluster has no archive yet: say where it is to be, for example file:///srv/archive"
-            )
+            raise InvalidConfig("this cluster has no archive yet: give its URL, for example file:///srv/archive")
         if settled is not None and settled != where:
             raise other_location(settled, where)
         store = await open_store(where, clock, rng.fork("store"), archive_keys=archive_keys)

@@ -101,8 +101,9 @@ async def check_owner(store: ObjectStore, metadata: MetadataStore, workers: Work
     if manifest is None or take_over or manifest.cluster_id == await metadata.cluster_id():
         return
     raise Conflict(
-        f"{store.url} is the archive of cluster {manifest.cluster_id}, whose offloaders would merge and remove nothing "
-        "there any more: if its metadata were lost, or it is to give its archive away, run this again with --take-over"
+        f"{store.url} is the archive of cluster {manifest.cluster_id}, whose offloaders would no longer merge or "
+        "remove anything there: if that cluster lost its metadata or gives up this archive, run this again with "
+        "--take-over"
     )
 
 

@@ -168,7 +168,7 @@ async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
             piece = await store.read_plain(key, offset, size)
             # Never encrypt other content with this derived key.
             if _digest(piece) != digest:
-                raise ObjectDamaged(f"{key}: it changed while it was sealed; the plain object stays")
+                raise ObjectDamaged(f"{key}: it changed while it was sealed; the plain object is kept")
             await upload.write(piece)
         await upload.finish()
         finished = True
@@ -178,7 +178,9 @@ async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
     sealed = await _whole_copy(store, key, plain_bytes)
     for (offset, size), digest in zip(ranges, digests, strict=True):
         if _digest(await sealed.read(offset, size)) != digest:
-            raise ObjectDamaged(f"{key}: what is read back is not what was sealed; the plain object stays")
+            raise ObjectDamaged(
+                f"{key}: reading back the sealed object did not return what was written; the plain object is kept"
+            )
     await store.delete_plain(key)
 
 
@@ -200,7 +202,7 @@ async def _remove_plain(store: Sealing, key: str) -> None:
         except ObjectMissing:
             return
         if piece != await sealed.read(offset, size):
-            raise ObjectDamaged(f"{key}: a plain object is there, too, and has something else in it: both stay")
+            raise ObjectDamaged(f"{key}: there is also a plain object, with different content: both are kept")
     await store.delete_plain(key)
 
 
@@ -214,8 +216,8 @@ async def _whole_copy(store: Sealing, key: str, plain_bytes: int) -> EncryptedOb
     sealed = await store.find_sealed(key)
     if sealed.plain_bytes != plain_bytes:
         raise ObjectDamaged(
-            f"{key}: a plain object of {plain_bytes} bytes is there, too, and the sealed one is one of "
-            f"{sealed.plain_bytes}: both stay"
+            f"{key}: there is also a plain object, which has {plain_bytes} bytes, but the sealed one has "
+            f"{sealed.plain_bytes}: both are kept"
         )
     return sealed
 

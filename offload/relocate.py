@@ -93,7 +93,7 @@ async def _relocate(
     survey = LedgerListing(metadata)
     if not await survey.refresh():
         why = next(iter(survey.unreadable.values()), "the listing of ledgers broke off")
-        raise DamagedFile(f"not relocated: it is not known which objects ledgers are in: {why}")
+        raise DamagedFile(f"not relocated: it is not known which objects contain the ledgers: {why}")
     _refuse_attempts(survey, clock.wall_us() // 1000, settings.attempt_ttl_s)
     wanted = by_object(survey.ledgers.values())
     missing = tuple(
@@ -110,6 +110,6 @@ def _refuse_attempts(survey: LedgerListing, now_ms: int, ttl_s: float) -> None:
         attempt = metadata.archiving
         if attempt is not None and not attempt.is_dead(now_ms, int(ttl_s * 1000)):
             raise Conflict(
-                f"not relocated: ledger {metadata.ledger_id} is being written to an object of the old place: wait for "
-                f"that; what a process that died has begun counts for {ttl_s:g} s"
+                f"not relocated: ledger {metadata.ledger_id} is being archived to the old location: try again later; "
+                f"the attempt of a dead process expires after {ttl_s:g} s"
             )

@@ -113,8 +113,8 @@ class OffloadService:
         await self._leadership.lead_once(self._passes_until_done, busy=BUSY)
         if left := self._offloader.passed_over:
             raise ArchiveUnavailable(
-                f"{left} ledgers to be released, or objects to be removed, are left: several objects in a row have "
-                f"timed out, and no more were asked for; the last error: {self._offloader.totals.last_error}"
+                f"{left} ledgers to release, or objects to remove, are left, because several objects in a row "
+                f"timed out; the last error: {self._offloader.totals.last_error}"
             )
         return self.totals()
 

@@ -67,7 +67,7 @@ class SingleAudit:
         while self.tasks:
             if clock.monotonic() >= deadline:
                 tasks = counted(len(self.tasks), "task of the repair is", "tasks of the repair are")
-                raise RequestTimeout(f"after {timeout_s:.0f} s {tasks} not done")
+                raise RequestTimeout(f"after {timeout_s:.0f} s {tasks} not finished")
             await clock.sleep(POLL_SECONDS)
             self.tasks &= await self._listed()
 

@@ -50,7 +50,7 @@ def check_prefix(prefix: object) -> str:
     if prefix == "":
         return ""
     if not isinstance(prefix, str):
-        raise InvalidArgument(f"names of streams begin with text, not {type(prefix).__name__}")
+        raise InvalidArgument(f"a prefix of stream names must be a string, not {type(prefix).__name__}")
     # A prefix may end within a part: it is valid if it is a name with a character appended.
     check_stream_name(prefix + "x")
     return prefix
@@ -81,13 +81,15 @@ def check_process_name(name: object) -> str:
         InvalidArgument: it is not text, too long, or has a character that is not printable.
     """
     if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
-        raise InvalidArgument(f"a process goes by at most {MAX_NAME_BYTES} bytes of printable text, got {name!r}")
+        raise InvalidArgument(
+            f"the name of a process must have at most {MAX_NAME_BYTES} bytes of printable text, got {name!r}"
+        )
     return name
 
 
 def _checked(what: str, name: object, max_bytes: int, max_parts: int) -> str:
     if not isinstance(name, str):
-        raise InvalidArgument(f"the name of {what} is text, not {type(name).__name__}")
+        raise InvalidArgument(f"the name of {what} must be a string, not {type(name).__name__}")
     parts = name.split("/")
     if len(parts) > max_parts:
         limit = "no slash" if max_parts == 1 else f"at most {max_parts} parts between slashes"
@@ -96,10 +98,10 @@ def _checked(what: str, name: object, max_bytes: int, max_parts: int) -> str:
         if part in {"", ".", ".."} or part != part.strip():
             raise InvalidArgument(f"the name of {what} cannot have the part {part!r}, got {name!r}")
     if not name.isprintable():
-        raise InvalidArgument(f"the name of {what} has printable characters only, got {name!r}")
+        raise InvalidArgument(f"the name of {what} must have printable characters only, got {name!r}")
     if not unicodedata.is_normalized("NFC", name):
         composed = unicodedata.normalize("NFC", name)
-        raise InvalidArgument(f"the name of {what} is written in the composed form (NFC), such as {composed!r}")
+        raise InvalidArgument(f"the name of {what} must be in composed form (NFC), such as {composed!r}")
     if (size := len(name.encode())) > max_bytes:
         raise InvalidArgument(f"the name of {what} has at most {max_bytes} bytes, got {size}")
     return name

@@ -176,5 +176,5 @@ class OwnershipWait:
         if await self._watched.over():
             return True
         if not await self._backoff.pause():
-            raise StreamOwned(f"{what} is owned by {owner.name}, still so after {self._wait_s:g} s", owner=owner.name)
+            raise StreamOwned(f"{what} is still owned by {owner.name} after {self._wait_s:g} s", owner=owner.name)
         return False

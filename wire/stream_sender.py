@@ -76,7 +76,7 @@ class StreamSender:
         except TimeoutError:
             _log.warning("peer takes nothing", peer=self._stream.peer, seconds=self._send_seconds)
             self._stream.abort()
-            raise PeerUnavailable(f"{self._stream.peer} took nothing for {self._send_seconds} s") from None
+            raise PeerUnavailable(f"{self._stream.peer} accepted no data for {self._send_seconds} s") from None
 
     def _next(self) -> bytes | None:
         return None if self._stopping else self._compose()

@@ -146,7 +146,9 @@ def rebuild_batch(ledger_id: int, facts: BatchAttributes, payloads: Sequence[Buf
     )
     crc = int.from_bytes(batch[BATCH_HEADER_BYTES - 4 : BATCH_HEADER_BYTES], "little")
     if crc != facts.crc:
-        raise InvalidBatch(f"ledger {ledger_id}: the batch from entry {facts.first_entry_id} is not what was archived")
+        raise InvalidBatch(
+            f"ledger {ledger_id}: the batch from entry {facts.first_entry_id} differs from what was archived"
+        )
     return batch
 
 

@@ -124,7 +124,7 @@ def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str, max_byte
         raise DamagedFile(f"{place}: the index at byte {part.offset} fails its checksum")
     if part.raw_bytes > min(max_bytes, MAX_PART_BYTES):
         raise DamagedFile(
-            f"{place}: the index at byte {part.offset} is too large: {part.raw_bytes} bytes once unpacked"
+            f"{place}: the index at byte {part.offset} is too large: {part.raw_bytes} bytes when decompressed"
         )
     message = kind()
     try:
@@ -164,7 +164,7 @@ def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -
     if message.offset + int(stored_bytes.sum()) > object_bytes:
         raise DamagedFile(f"{place}: a page table reaches beyond the object's {object_bytes} bytes")
     if not stored_bytes.all() or (raw_bytes > MAX_PAGE_BYTES).any():
-        raise DamagedFile(f"{place}: a page table has a page of a size that no page has")
+        raise DamagedFile(f"{place}: a page table has an impossible page size")
     offsets = _sums(message.offset, stored_bytes)
     return PageTable(_sums(0, rows), offsets, header_bytes, raw_bytes, crcs)
 
@@ -212,7 +212,7 @@ def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
         or message.first_entry_id != run.first_entry_id
         or len(message.digests) not in {0, count * BATCH_DIGEST_BYTES}
     ):
-        raise DamagedFile(f"{place}: a batch table is not that of {run.rows} entries from {run.first_entry_id}")
+        raise DamagedFile(f"{place}: a batch table does not match its {run.rows} entries from {run.first_entry_id}")
     first_ids = _sums(message.first_entry_id, entries)
     # Times and lengths wrap at 64 bits, as their differences did.
     lengths = message.ledger_length_before + np.cumsum(payload_bytes + gaps)
@@ -263,7 +263,7 @@ def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: in
     # Each takes a few bytes of the object, but hundreds as a Python value.
     listed = len(message.row_groups) + len(message.ledgers) + sum(len(ledger.runs) for ledger in message.ledgers)
     if listed > object_bytes:
-        raise DamagedFile(f"{place}: its directory lists {listed} things, more than its {object_bytes} bytes can hold")
+        raise DamagedFile(f"{place}: its directory lists {listed} items, more than its {object_bytes} bytes can hold")
     directory = IndexRoot(
         message.object_id,
         message.created_at_ms,
@@ -293,7 +293,7 @@ def _check_directory(directory: IndexRoot, place: str, object_bytes: int) -> Non
     if any(part.end > object_bytes or part.raw_bytes > MAX_PART_BYTES or not part.stored_bytes for part in parts):
         raise DamagedFile(f"{place}: its directory points beyond the object's {object_bytes} bytes")
     if any(group.rows > MAX_ROW_GROUP_ROWS + MAX_BATCH_ENTRIES for group in directory.row_groups):
-        raise DamagedFile(f"{place}: it has a row group of more rows than one can have")
+        raise DamagedFile(f"{place}: it has a row group with too many rows")
     at = (0, 0)
     for ledger in directory.ledgers:
         entry_id = 0
@@ -305,12 +305,14 @@ def _check_directory(directory: IndexRoot, place: str, object_bytes: int) -> Non
                 or (run.row_group, run.first_row) != at
                 or not run.first_row < end <= rows
             ):
-                raise DamagedFile(f"{place}: the runs of ledger {ledger.ledger_id} do not follow one another")
+                raise DamagedFile(f"{place}: the runs of ledger {ledger.ledger_id} are not consecutive")
             at, entry_id = (run.row_group, end) if end < rows else (run.row_group + 1, 0), entry_id + run.rows
         if entry_id != ledger.entries:
-            raise DamagedFile(f"{place}: ledger {ledger.ledger_id} has {entry_id} entries in it, not {ledger.entries}")
+            raise DamagedFile(
+                f"{place}: ledger {ledger.ledger_id} has {entry_id} entries in its runs, not {ledger.entries}"
+            )
     if at != (len(directory.row_groups), 0):
-        raise DamagedFile(f"{place}: its ledgers do not have all of its rows")
+        raise DamagedFile(f"{place}: some of its rows belong to no ledger")
     ids = [ledger.ledger_id for ledger in directory.ledgers]
     if any(later <= earlier for earlier, later in pairwise(ids)):
         raise DamagedFile(f"{place}: its ledgers are not in the order of their ids")

@@ -169,14 +169,14 @@ def parse_page_header(data: Buffer, at: int = 0) -> PageHeader:
             size = _parse_struct(bytes(data[at : at + MAX_HEADER_BYTES]), 0, (), numbers)
     except IndexError:
         if len(data) - at >= MAX_HEADER_BYTES:
-            raise DamagedFile(f"no header of a Parquet page at byte {at}: it is too long") from None
+            raise DamagedFile(f"there is no header of a Parquet page at byte {at}: it is too long") from None
         raise IncompleteHeader from None
     except ValueError as error:
-        raise DamagedFile(f"no header of a Parquet page at byte {at}: {error}") from None
+        raise DamagedFile(f"there is no header of a Parquet page at byte {at}: {error}") from None
     kind, raw, body = numbers.get((1,)), numbers.get((2,)), numbers.get((3,))
     values = numbers.get((5, 1) if kind == _DATA_PAGE else (7, 1))
     if kind not in {_DATA_PAGE, _DICTIONARY_PAGE} or raw is None or body is None or values is None:
-        raise DamagedFile(f"no header of a Parquet page at byte {at}")
+        raise DamagedFile(f"there is no header of a Parquet page at byte {at}")
     if min(raw, body, values) < 0:
         raise DamagedFile(f"a Parquet page at byte {at} has a negative length")
     return PageHeader(size, body, raw, values, kind == _DICTIONARY_PAGE)
@@ -227,7 +227,7 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
     value, shift = byte & 127, 7
     while byte > 127:
         if shift > _MAX_SHIFT:
-            raise ValueError("a number without an end")
+            raise ValueError("a number does not end")
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift

@@ -62,11 +62,11 @@ def decode_root_file(
         table = table.select(schema.names).cast(schema)
         expected = str(_checksum(table, footer))
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        raise DamagedFile(f"{what} cannot be understood: {error}") from error
+        raise DamagedFile(f"{what} cannot be decoded: {error}") from error
     if found != str(version):
         raise DamagedFile(f"{what} is of format {found}; this Tallybook knows {version}")
     if crc != expected:
-        raise DamagedFile(f"{what} is damaged: its checksum is {crc}, that of its content {expected}")
+        raise DamagedFile(f"{what} is damaged: it has checksum {crc}, but its content {expected}")
     return table, footer
 
 

@@ -34,17 +34,17 @@ def read_footer(tail: Buffer, row_groups: int, place: str) -> pq.FileMetaData:
     view = memoryview(tail)
     footer_bytes = int.from_bytes(view[-_END_BYTES:-4], "little") + _END_BYTES
     if bytes(view[-4:]) != b"PAR1" or footer_bytes > len(view):
-        raise DamagedFile(f"{place}: it does not end as a Parquet file does")
+        raise DamagedFile(f"{place}: it does not end like a Parquet file")
     try:
         footer = pq.read_metadata(pa.BufferReader(view[-footer_bytes:]))
         columns = footer.schema.to_arrow_schema().remove_metadata()
     # For column names that are not text, Python's own error is raised, not one of Arrow's.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DamagedFile(f"{place}: its footer cannot be understood: {error}") from error
+        raise DamagedFile(f"{place}: its footer cannot be decoded: {error}") from error
     if columns != SCHEMA:
         raise DamagedFile(f"{place}: its columns are not those of an archive object")
     if footer.num_row_groups != row_groups:
-        raise DamagedFile(f"{place}: it has {footer.num_row_groups} row groups, {row_groups} listed")
+        raise DamagedFile(f"{place}: it has {footer.num_row_groups} row groups, but its directory lists {row_groups}")
     return footer
 
 
@@ -57,7 +57,7 @@ def check_footer_keys(footer: pq.FileMetaData, object_id: str, directory: IndexP
     expected = footer_keys(object_id, directory)
     said = footer.metadata or {}
     if any(said.get(name.encode()) != value.encode() for name, value in expected.items()):
-        raise DamagedFile(f"{place}: its footer does not say that it is object {object_id}, or where its index lies")
+        raise DamagedFile(f"{place}: its footer does not name object {object_id} and the location of its index")
 
 
 def footer_keys(object_id: str, directory: IndexPart) -> dict[str, str]:
@@ -85,7 +85,7 @@ def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: st
     begin = min(begins)
     end = max(start + column.total_compressed_size for start, column in zip(begins, columns, strict=True))
     if not 0 < begin <= end <= object_bytes:
-        raise DamagedFile(f"{place}: row group {number} does not lie within its object")
+        raise DamagedFile(f"{place}: row group {number} is outside of its object")
     return begin, end
 
 

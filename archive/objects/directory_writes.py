@@ -148,7 +148,7 @@ class DirectoryWrites:
     async def abort(self, upload: UnfinishedUpload) -> None:
         """Remove such a file."""
         if not is_key(upload.upload_id) or "/" in upload.upload_id:
-            raise InvalidArgument(f"{upload.upload_id!r} cannot be the id of an upload")
+            raise InvalidArgument(f"{upload.upload_id!r} is not a valid id of an upload")
         await self._unlink(f"{upload.key}.{upload.upload_id}{UNFINISHED_SUFFIX}")
 
     async def close(self) -> None:

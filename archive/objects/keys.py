@@ -33,7 +33,7 @@ def check_key(key: str) -> str:
         InvalidArgument: it is not.
     """
     if not is_key(key):
-        raise InvalidArgument(f"{key[:MAX_KEY_BYTES]!r} cannot be the key of an object")
+        raise InvalidArgument(f"{key[:MAX_KEY_BYTES]!r} is not a valid key of an object")
     return key
 
 
@@ -44,7 +44,7 @@ def check_prefix(prefix: str) -> str:
         InvalidArgument: no key begins with it.
     """
     if prefix and not is_key(prefix + "x"):
-        raise InvalidArgument(f"no key begins with {prefix[:MAX_KEY_BYTES]!r}")
+        raise InvalidArgument(f"{prefix[:MAX_KEY_BYTES]!r} is not a valid prefix of keys")
     return prefix
 
 
@@ -55,4 +55,4 @@ def check_range(key: str, offset: int, size: int) -> None:
         InvalidArgument: the offset is negative, or the size is not at least one.
     """
     if offset < 0 or size < 1:
-        raise InvalidArgument(f"{key}: {size} bytes from {offset} are no range")
+        raise InvalidArgument(f"{key}: {size} bytes from {offset} are not a valid range")

@@ -94,7 +94,7 @@ class MemoryObjectStore:
         check_range(key, offset, size)
         data = self._found(key).data
         if offset + size > len(data):
-            raise ObjectDamaged(f"{self.url}: {key} has {len(data)} bytes; {size} from {offset} were to be read")
+            raise ObjectDamaged(f"{self.url}: {key} has {len(data)} bytes, but {size} from {offset} were requested")
         return data[offset : offset + size]
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -108,8 +108,7 @@ def parse_url(url: str) -> ObjectsUrl:
         raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
     if meant := _OTHER_NAMES.get(scheme):
         raise InvalidConfig(
-            f"{scheme}:// is what other programs say for {meant}; an account of Azure comes from "
-            f"AZURE_STORAGE_ACCOUNT_NAME: {_HELP}"
+            f"use {meant} instead of {scheme}://; the Azure account comes from AZURE_STORAGE_ACCOUNT_NAME: {_HELP}"
         )
     if "@" in url or "?" in url or "#" in url:
         raise InvalidConfig(
@@ -200,7 +199,7 @@ async def _open_plain(
     azure = credentials if isinstance(credentials, AzureCredentials) and isinstance(where, AzureUrl) else None
     if credentials is not None and s3 is None and azure is None:
         kind = "S3" if isinstance(credentials, S3Credentials) else "Azure"
-        raise InvalidConfig(f"credentials for {kind} were given, and the archive is elsewhere")
+        raise InvalidConfig(f"credentials for {kind} were given, but the archive is not there")
     store: ObjectStore
     if isinstance(where, MemoryUrl):
         store = MemoryObjectStore(clock)
@@ -223,8 +222,8 @@ async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
     except FileNotFoundError as error:
         await disk.close()
         raise ArchiveDenied(
-            f"file://{path}: there is no such directory; make it first, or say where the archive of "
-            "the cluster is now with 'tallybook offload relocate'"
+            f"file://{path}: the directory does not exist; create it, or record the new location of the archive "
+            "with 'tallybook offload relocate'"
         ) from error
     except BaseException:
         await disk.close()

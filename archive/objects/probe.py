@@ -137,7 +137,7 @@ class ObjectPass:
             Exception: any error of ``request``.
         """
         if self.ended:
-            raise ArchiveUnavailable(f"it was not asked for: {MAX_TIMEOUTS} objects in a row have timed out")
+            raise ArchiveUnavailable(f"not requested, because {MAX_TIMEOUTS} objects in a row timed out")
         at, self._asked = self._asked, self._asked + 1
         try:
             return await request()

@@ -151,9 +151,7 @@ class DiskMonitor:
                 sometimes("disk: short of space")
             elif before is DiskLevel.SHORT:
                 sometimes("disk: has space again")
-            _log.warning(
-                "disk usage has reached another level", used_fraction=round(self.used_part, 3), disk_level=level.value
-            )
+            _log.warning("disk usage level has changed", used_fraction=round(self.used_part, 3), disk_level=level.value)
             self._pressure.set_level(level)
 
     async def _poll_directory(self, directory: str) -> None:

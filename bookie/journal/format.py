@@ -418,12 +418,12 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
     at = 0
     for _ in range(record_count):
         if at + RECORD_HEADER_BYTES > len(body):
-            raise MalformedRecord(f"record header at {at} leaves a body of {len(body)} bytes")
+            raise MalformedRecord(f"the record header at byte {at} is beyond the body of {len(body)} bytes")
         size, kind, flags, reserved = _RECORD.unpack_from(body, at)
         start = at + RECORD_HEADER_BYTES
         at = start + size
         if at > len(body):
-            raise MalformedRecord(f"record at {start} of {size} bytes leaves a body of {len(body)} bytes")
+            raise MalformedRecord(f"the record at byte {start} of {size} bytes is beyond the body of {len(body)} bytes")
         # The checksum of the body has passed, so these values were written on purpose.
         if kind > NEWEST_KIND:
             raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind}", f"kinds up to {NEWEST_KIND}")
@@ -433,7 +433,7 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
             raise MalformedRecord(f"record at {start}: kind {kind} with {size} bytes is invalid")
         spans.append(RecordSpan(kind, flags, start, at))
     if at != len(body):
-        raise MalformedRecord(f"{record_count} records end at {at} of {len(body)} bytes")
+        raise MalformedRecord(f"{record_count} records end at byte {at} of {len(body)}")
     return spans
 
 

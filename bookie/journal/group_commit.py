@@ -298,7 +298,7 @@ class GroupCommit:
     def _plan(self, block: OpenBlock, commit: Commit) -> PlannedWrite:
         file = self._file
         if file is None:
-            raise InvariantViolation("a block without a segment to hold it")
+            raise InvariantViolation("there is no segment for a block")
         segment, offset = self.position
         count = len(block)
         self._previous_crc = put_block_header(

@@ -125,7 +125,7 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
     if intact and data[_CRC.size] > NEWEST_VERSION:
         raise NewerFormat.of(name, data[_CRC.size], NEWEST_VERSION)
     if len(data) < _FIXED_BYTES:
-        raise DamagedFile(f"{name}: {len(data)} bytes are fewer than {_FIXED_BYTES}")
+        raise DamagedFile(f"{name}: {len(data)} bytes are too few, at least {_FIXED_BYTES} are needed")
     if not intact:
         raise DamagedFile(f"{name}: checksum mismatch")
     version, flags, verifier_bytes, lac, explicit_lac, last_held, repaired = _ROW.unpack_from(data, _CRC.size)
@@ -134,7 +134,7 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
     identity_at = len(data) - (IDENTITY_BYTES if version == IDENTITY_VERSION else 0)
     verifier = data[_FIXED_BYTES:identity_at]
     if identity_at < _FIXED_BYTES or len(verifier) != verifier_bytes or verifier_bytes not in (0, KEY_BYTES):
-        raise DamagedFile(f"{name}: a verifier of {len(verifier)} bytes, announced with {verifier_bytes}")
+        raise DamagedFile(f"{name}: the verifier has {len(verifier)} bytes instead of {verifier_bytes}")
     return LedgerRow(
         verifier=verifier if flags & _VERIFIER_KNOWN else None,
         fenced=bool(flags & _FENCED),

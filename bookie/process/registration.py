@@ -131,7 +131,7 @@ class BookieRegistration:
                 self._free_bytes = await self._measure_free_bytes()
             except StorageError as error:
                 # Free space only guides placement, so this is no reason to stop.
-                _log.warning("free disk not measured", bookie_id=self._info.bookie_id, error=error.message)
+                _log.warning("free disk space not measured", bookie_id=self._info.bookie_id, error=error.message)
         registered = self._info.free_bytes
         changed = abs(self._free_bytes - registered) > SPACE_CHANGE * registered
         return replace(self._info, mode=self._mode(), free_bytes=self._free_bytes if changed else registered)

@@ -375,7 +375,7 @@ def _reachable(address: str) -> str:
     """
     host = address.rpartition(":")[0].strip("[]")
     if host in ("0.0.0.0", "::", "*", ""):  # noqa: S104 (told apart, not bound)
-        raise InvalidConfig(f"listening on {address}: set 'advertise' to the address that clients are to use")
+        raise InvalidConfig(f"listening on {address}: set 'advertise' to the address that clients must use")
     return address
 
 

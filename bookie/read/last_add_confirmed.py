@@ -45,7 +45,7 @@ class LastAddConfirmed:
         async with self._table.using(ledger_id) as ledger:
             _check_known(ledger)
             if not ledger.was_met:
-                raise EntryAbsent(f"nothing is held of ledger {ledger_id}")
+                raise EntryAbsent(f"this bookie has nothing of ledger {ledger_id}")
             return LacAnswer(ledger.lac, ledger.fenced)
 
     async def wait(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:

@@ -118,7 +118,7 @@ class ReadPath:
         if ledger.limbo:
             sometimes("read: UNKNOWN in limbo")
             raise EntryUnknown(f"ledger {ledger.ledger_id}: entry {entry_id} may have been lost")
-        raise EntryAbsent(f"ledger {ledger.ledger_id}: entry {entry_id} is not here")
+        raise EntryAbsent(f"ledger {ledger.ledger_id}: this bookie does not have entry {entry_id}")
 
 
 def _check_there(ledger: Ledger) -> None:

@@ -569,7 +569,7 @@ def _check(ask: Any) -> None:
     if isinstance(ask, wire.ReadBatches | inspection.AskHeld):
         check_entry_id(ask.first)
         if ask.last < ask.first:
-            raise InvalidArgument(f"a read from entry {ask.first} cannot end at {ask.last}")
+            raise InvalidArgument(f"a read from entry {ask.first} cannot end at entry {ask.last}")
     if isinstance(ask, wire.WriteLac | wire.WaitLac):
         check_lac(ask.lac if isinstance(ask, wire.WriteLac) else ask.above)
     if isinstance(ask, wire.WriteLacs) and len(ask.lacs) > MAX_LACS:

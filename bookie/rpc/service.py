@@ -226,8 +226,8 @@ class BookieService:
         if hello.expected is not None and hello.expected != current:
             sometimes("service: meant for another life")
             raise StaleIncarnation(
-                f"{self._store.bookie_id} lives as {current.directory_uuid} boot {current.boot}, "
-                f"not as {hello.expected.directory_uuid} boot {hello.expected.boot}"
+                f"{self._store.bookie_id} runs with directory {current.directory_uuid}, boot {current.boot}, "
+                f"not with {hello.expected.directory_uuid}, boot {hello.expected.boot}"
             )
         return version
 

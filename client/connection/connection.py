@@ -224,7 +224,7 @@ class BookieRpc:
         answer = await self._control.call(wire.WriteLacs(tuple(lacs)), self._timeout_seconds)
         refused = answer.refused if isinstance(answer, wire.LacsAnswer) else ()
         if any(each.at >= len(lacs) for each in refused):
-            raise ProtocolViolation(f"{self.bookie_id} refuses a LAC that it was not sent")
+            raise ProtocolViolation(f"{self.bookie_id} refused a LAC that was not sent to it")
         return refused
 
     async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:

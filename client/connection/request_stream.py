@@ -138,7 +138,7 @@ class RequestStream:
             if call is None:
                 if request_id == 0 and isinstance(outcome, TallybookError):
                     raise outcome
-                raise ProtocolViolation(f"{self._stream.peer} answered request {request_id}, which was not asked")
+                raise ProtocolViolation(f"{self._stream.peer} answered request {request_id}, which was not sent")
             call.places.give(1)
             if call.brings_copies:
                 self._reading.made()

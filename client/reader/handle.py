@@ -183,7 +183,7 @@ class LedgerReader:
     def _check_range(self, first: int, last: int) -> None:
         _check_ids(first, last)
         if last > self._view.lac:
-            raise ReadBeyondLac(f"ledger {self.id}: entry {last} lies past the last add confirmed, {self._view.lac}")
+            raise ReadBeyondLac(f"ledger {self.id}: entry {last} is after the last add confirmed, {self._view.lac}")
 
     # -- last add confirmed and tail --------------------------------------------------
 

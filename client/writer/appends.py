@@ -354,7 +354,7 @@ class Appends:
                 with self._lifetime.use(outcome):
                     await self.budget.take(size)
         except TimeoutError:
-            message = f"ledger {self._machine.ledger_id}: max_pending_bytes stayed used up for the add timeout"
+            message = f"ledger {self._machine.ledger_id}: max_pending_bytes stayed in use for the add timeout"
             raise RequestTimeout(message, outcome=outcome) from None
         if self._refusing:
             self.budget.give(size)

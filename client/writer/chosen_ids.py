@@ -100,7 +100,7 @@ class ChosenIdsWriter:
     def _check_new(self, entry_id: int) -> None:
         check_new_entry_id(entry_id)
         if entry_id < self._next or entry_id in self._early or entry_id in self._in_hand:
-            raise InvalidArgument(f"ledger {self._ledger.id}: entry {entry_id} was given before")
+            raise InvalidArgument(f"ledger {self._ledger.id}: entry id {entry_id} was used before")
 
     def _given(
         self, entry_id: int, payload: bytes, size: int, early_bytes: int

@@ -56,7 +56,7 @@ class ArchiveAttempt:
 
     def __post_init__(self) -> None:
         if not self.object_id:
-            raise InvalidArgument("an attempt to archive names its object")
+            raise InvalidArgument("an attempt to archive must name its object")
 
     def is_dead(self, now_ms: int, ttl_ms: int) -> bool:
         """Whether the attempt counts as abandoned at ``now_ms`` since the epoch.
@@ -85,14 +85,16 @@ class Receipt:
     def __post_init__(self) -> None:
         _check_key(self.key)
         if not self.object_id:
-            raise InvalidArgument(f"{self.key}: a receipt names its object")
+            raise InvalidArgument(f"{self.key}: a receipt must name its object")
         if len(self.object_sha256) != SHA256_BYTES:
             raise InvalidArgument(f"{self.key}: a SHA-256 has {SHA256_BYTES} bytes, got {len(self.object_sha256)}")
         if min(self.entries, self.payload_bytes) < 0:
-            raise InvalidArgument(f"{self.key}: {self.entries} entries of {self.payload_bytes} bytes in all")
+            raise InvalidArgument(
+                f"{self.key}: a receipt cannot have {self.entries} entries with {self.payload_bytes} bytes"
+            )
         index = self.index
         if index.offset < 0 or min(index.stored_bytes, index.raw_bytes) < 1 or index.end > self.object_bytes:
-            raise InvalidArgument(f"{self.key}: its index does not lie within its {self.object_bytes} bytes")
+            raise InvalidArgument(f"{self.key}: its index is outside of its {self.object_bytes} bytes")
 
 
 def _check_key(key: str) -> None:
@@ -120,7 +122,7 @@ def begin_archiving(
         raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed: only closed ledgers are archived")
     held_by = metadata.archived.object_id if metadata.archived else None
     if held_by == attempt.object_id:
-        raise InvalidArgument(f"ledger {metadata.ledger_id} is in object {held_by} already")
+        raise InvalidArgument(f"ledger {metadata.ledger_id} is already in object {held_by}")
     if held_by != from_object:
         raise Conflict(f"ledger {metadata.ledger_id} is in object {held_by}, not in {from_object}")
     other = metadata.archiving

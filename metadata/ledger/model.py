@@ -190,16 +190,16 @@ def _check_end(metadata: LedgerMetadata) -> None:
 def _check_archive(metadata: LedgerMetadata) -> None:
     ledger_id, receipt = metadata.ledger_id, metadata.archived
     if (metadata.archiving or receipt) and not metadata.closed:
-        raise InvalidArgument(f"ledger {ledger_id} is in an archive, but is not closed")
+        raise InvalidArgument(f"ledger {ledger_id} is archived, but is not closed")
     if receipt is None:
         if metadata.copies_released:
-            raise InvalidArgument(f"ledger {ledger_id} has released its copies, but is in no archive")
+            raise InvalidArgument(f"ledger {ledger_id} has released its copies, but is not archived")
         return
     entries = metadata.last_entry_id + 1
     if (receipt.entries, receipt.payload_bytes) != (entries, metadata.length):
         raise InvalidArgument(
-            f"ledger {ledger_id} has {entries} entries of {metadata.length} bytes in all, "
-            f"its receipt is of {receipt.entries} of {receipt.payload_bytes}"
+            f"ledger {ledger_id} has {entries} entries with {metadata.length} bytes, "
+            f"but its receipt has {receipt.entries} with {receipt.payload_bytes}"
         )
 
 
@@ -208,7 +208,7 @@ def _check_missed(metadata: LedgerMetadata) -> None:
         end = entry.last_entry_id
         backwards = end is not None and end < entry.first_entry_id
         if not entry.bookie_id or entry.first_entry_id < 0 or backwards or (metadata.closed and end is None):
-            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is no range of entries that a bookie can miss")
+            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is not a valid missed range")
 
 
 def adopt(metadata: LedgerMetadata, writer_token: str) -> LedgerMetadata:
@@ -373,7 +373,7 @@ def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> Le
         raise LedgerClosed(f"ledger {metadata.ledger_id} is closed")
     for entry in missed:
         if entry.first_entry_id < 0 or (entry.last_entry_id is not None and entry.last_entry_id < entry.first_entry_id):
-            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is no range of entries that a bookie can miss")
+            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is not a valid missed range")
     return replace(metadata, missed=of_members(metadata, missed))
 
 

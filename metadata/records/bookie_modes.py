@@ -82,4 +82,4 @@ def _decode(bookie_id: str, value: bytes) -> RequestedMode:
     try:
         return RequestedMode(value.decode())
     except ValueError as error:
-        raise DamagedFile(f"the record {PREFIX}{bookie_id} names no mode of a bookie: {error}") from error
+        raise DamagedFile(f"the record {PREFIX}{bookie_id} has no valid mode of a bookie: {error}") from error

@@ -42,7 +42,7 @@ def reporting_damage(record: str) -> Iterator[None]:
     try:
         yield
     except (*DECODE_ERRORS, InvalidArgument) as error:
-        raise DamagedFile(f"the record {record} cannot be understood: {error!r}") from error
+        raise DamagedFile(f"the record {record} cannot be decoded: {error!r}") from error
 
 
 def load_json(record: str, value: bytes, known: int = FIRST, *, oldest: int | None = None) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Leadership:
 
     def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, record: str, lease_s: float) -> None:
         if not lease_s > 0:
-            raise InvalidArgument(f"a lease is longer than nothing, got {lease_s} s")
+            raise InvalidArgument(f"a lease must be longer than 0 s, got {lease_s} s")
         self._store = store
         self._clock = clock
         self._rng = rng

@@ -48,7 +48,7 @@ async def record_replacement(store: MetadataStore, bookie_id: str, directory_uui
             raise MetadataOutcomeUnknown(f"the note that bookie {bookie_id} is replaced: {result.reason}")
         if not isinstance(result, BadVersion):
             return
-    raise MetadataConflict(f"the record {name} is changed by others all the time")
+    raise MetadataConflict(f"the record {name}: other processes keep changing it: try again")
 
 
 async def remove_replacement(store: MetadataStore, bookie_id: str, known: Replacement) -> None:

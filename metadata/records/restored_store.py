@@ -56,7 +56,7 @@ class RestoreRecord:
         """Description for people."""
         if not self.bookie_id:
             return (
-                f"the record {RECORD} cannot be understood: the metadata store may be an older copy of itself, and "
+                f"the record {RECORD} cannot be decoded: the metadata store may be an older copy of itself, and "
                 "have handed out any id twice"
             )
         who = "the manifest of the archive" if self.bookie_id == MANIFEST else f"bookie {self.bookie_id}"
@@ -84,7 +84,7 @@ def decode_restore_record(name: str, value: bytes) -> RestoreRecord:
         numbers = (behind.id_counter, behind.highest_id, behind.found_at_ms, behind.approved_at_ms)
         good = type(behind.bookie_id) is str and all(type(each) is int and 0 <= each <= MAX_ID for each in numbers)
     if not good:
-        raise DamagedFile(f"the record {name} holds values that cannot be")
+        raise DamagedFile(f"the record {name} has impossible values")
     return behind
 
 
@@ -182,7 +182,7 @@ class RestoreRecordStore:
 
         def approved(value: bytes | None) -> bytes:
             if value is None:
-                raise DamagedFile(f"the record {RECORD} was removed meanwhile")
+                raise DamagedFile(f"the record {RECORD} was removed by another process")
             found = _readable(value)
             if found is UNREADABLE:
                 found = replace(found, id_counter=id_counter, highest_id=max(id_counter - 1, 0), found_at_ms=now_ms)

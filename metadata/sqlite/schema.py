@@ -147,7 +147,7 @@ def connect_reading(path: str, name: str) -> sqlite3.Connection:
             raise NoSuchCluster.at(name)
         if found != FORMAT:
             raise InvalidConfig(
-                f"{name} has tables of format {found}: the first bookie that starts makes them format {FORMAT}"
+                f"{name} has tables of format {found}: the first bookie that starts upgrades them to format {FORMAT}"
             )
     except sqlite3.Error as error:
         _close(connection)

@@ -133,7 +133,7 @@ async def _rule_out(
         marked = replace(stored.record, given_up=given_up)
         if isinstance(await write_sink(store, sink, marked, stored), Ok):
             return
-    raise MetadataConflict(f"sink {sink}: others write its record all the time")
+    raise MetadataConflict(f"sink {sink}: other processes keep changing its record: try again")
 
 
 async def _delete_old_word(store: MetadataStore, pending: set[int]) -> None:

@@ -55,7 +55,7 @@ async def record_attempt(store: MetadataStore, transaction: Transaction, ledger_
         result = await store.write_record(name, b"", None)
         if isinstance(result, Ok) or await store.read_record(name, linearizable=True) is not None:
             return
-    raise MetadataOutcomeUnknown(f"the record {name} may or may not be there")
+    raise MetadataOutcomeUnknown(f"it is unknown whether the record {name} was written")
 
 
 async def commit(
@@ -112,7 +112,7 @@ async def commit(
             done = True
             break
     else:
-        raise MetadataConflict(f"sink {sink}: others commit to it all the time")
+        raise MetadataConflict(f"sink {sink}: other processes keep committing to it: try again")
     try:
         if transaction.is_once and done:
             record = await read_dated(store, sink)
@@ -148,7 +148,7 @@ async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> Non
         version = (await read_sink(store, sink)).version
         if version is None or isinstance(await store.delete_record(SINKS + sink, version), Ok):
             return
-    raise MetadataConflict(f"sink {sink}: others write its record all the time")
+    raise MetadataConflict(f"sink {sink}: other processes keep changing its record: try again")
 
 
 async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
@@ -202,7 +202,7 @@ async def renew(store: MetadataStore, sink: str, number: int) -> SinkRecord:
             return stored.record
         if isinstance(await write_sink(store, sink, stored.record, stored), Ok):
             return stored.record
-    raise MetadataConflict(f"sink {sink}: others commit to it all the time")
+    raise MetadataConflict(f"sink {sink}: other processes keep committing to it: try again")
 
 
 async def delete_emptied(store: MetadataStore, sink: str) -> bool:
@@ -350,7 +350,7 @@ async def read_dated(store: MetadataStore, sink: str) -> SinkRecord:
         record = replace(stored.record, since=await _tick(store))
         if isinstance(await write_sink(store, sink, record, stored), Ok):
             return record
-    raise MetadataConflict(f"sink {sink}: others write its record all the time")
+    raise MetadataConflict(f"sink {sink}: other processes keep changing its record: try again")
 
 
 async def _tick(store: MetadataStore) -> int:
@@ -363,7 +363,7 @@ async def _tick(store: MetadataStore) -> int:
             return clock.now
         if isinstance(await store.write_record(CLOCK, str(began + 1).encode(), clock.version), Ok):
             return began + 1
-    raise MetadataConflict(f"{CLOCK}: others write it all the time")
+    raise MetadataConflict(f"the record {CLOCK}: other processes keep changing it: try again")
 
 
 async def _present(store: MetadataStore, wanted: Committed) -> Mapping[int, Versioned]:
@@ -376,8 +376,8 @@ def _refuse(transaction: Transaction, gone: set[int]) -> None:
     if gone:
         raise Conflict(
             f"transaction {transaction.number} of sink {transaction.sink} cannot be committed: {len(gone)} of its "
-            f"ledgers were given up and deleted, such as {min(gone)}; nothing of it is in view, and it may be written "
-            "again"
+            f"ledgers were given up and deleted, such as {min(gone)}; none of its data is visible, and it may be "
+            "written again"
         )
 
 
@@ -387,7 +387,7 @@ def _check_marks(transaction: Transaction, known: Mapping[int, Versioned]) -> No
         if not transaction.wrote(found.value):
             raise Conflict(
                 f"transaction {transaction.number} of sink {transaction.sink} cannot be committed: ledger {ledger_id} "
-                "was not written by it; nothing of it is in view"
+                "was not written by it; none of its data is visible"
             )
 
 
@@ -399,5 +399,5 @@ async def _any_settled(store: MetadataStore, committed: Committed) -> bool:
 
 def _not_left_behind(transaction: Transaction, metadata: LedgerMetadata) -> LedgerMetadata:
     if is_pending(metadata) and transaction.wrote(metadata):
-        raise Conflict(f"ledger {metadata.ledger_id} belongs to no transaction that was committed")
+        raise Conflict(f"ledger {metadata.ledger_id} does not belong to a committed transaction")
     return metadata

@@ -109,8 +109,8 @@ def check_fits(committed: Committed) -> Committed:
     count, size = len(committed.ledger_ids), len(json.dumps(_steps(committed.ledger_ids), separators=(",", ":")))
     if count > MAX_LEDGERS or size > MAX_LEDGERS_BYTES:
         raise InvalidArgument(
-            f"{count} ledgers are too many for one transaction: up to {MAX_LEDGERS}, or fewer where their ids lie far "
-            "apart; let fewer tasks write"
+            f"{count} ledgers are too many for one transaction: at most {MAX_LEDGERS}, or fewer if their ids are far "
+            "apart; write with fewer tasks"
         )
     return committed
 

@@ -205,7 +205,7 @@ async def _check_format(session: Session, layout: Layout) -> None:
     if found > FORMAT:
         raise NewerFormat.of(f"{session.name}: the layout", found, FORMAT)
     if found != FORMAT:
-        raise InvalidConfig(f"{session.name}: no layout of a cluster was ever of format {found}")
+        raise InvalidConfig(f"{session.name}: the layout has format {found}, which does not exist")
 
 
 def _holds_something_else(session: Session, layout: Layout) -> InvalidConfig:

@@ -231,9 +231,9 @@ class Session:
         if isinstance(error, REFUSALS):
             raise error
         if isinstance(error, NoAuthError):
-            raise AccessDenied(f"{self.name}: these nodes are open to others only") from error
+            raise AccessDenied(f"{self.name}: this user may not access these nodes") from error
         if isinstance(error, AuthFailedError):
-            raise Unauthenticated(f"{self.name} does not take the password") from error
+            raise Unauthenticated(f"{self.name} refuses the user or the password") from error
         if isinstance(error, ZookeeperError) and not isinstance(error, _CUT_OFF):
             raise self._unavailable(f"refused: {type(error).__name__} {error}") from error
         raise _CutOff(str(error) or type(error).__name__) from error

@@ -176,7 +176,7 @@ async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, tur
             raise
         if not asked.ended:
             turns.failed(found.key)
-        raise _Unread(f"what {found.key} holds is not known: {error.message}", damaged=False) from error
+        raise _Unread(f"the ledgers in {found.key} are not known: {error.message}", damaged=False) from error
     return {each.metadata.ledger_id: each.metadata.identity for each in held}
 
 

@@ -94,7 +94,7 @@ async def _ledger(store: MetadataStore, owners: Sequence[LedgerOwner], ledger_id
     except NewerFormat as error:
         return FsckFinding(error.message, where, "note", NEWER)
     except DamagedFile as error:
-        return FsckFinding(f"its metadata cannot be understood: {error.message}", where, "bad", RESTORE)
+        return FsckFinding(f"its metadata cannot be decoded: {error.message}", where, "bad", RESTORE)
     return None
 
 
@@ -156,7 +156,7 @@ async def _problems(
         yield FsckFinding(error.message, name, "note", NEWER)
     except DamagedFile as error:
         fix = RemoveRecord(name, record.version) if kind.removable else None
-        yield FsckFinding(f"{kind.what} cannot be understood: {error.message}", name, "bad", kind.remedy, fix)
+        yield FsckFinding(f"{kind.what} cannot be decoded: {error.message}", name, "bad", kind.remedy, fix)
 
 
 async def _exists(store: MetadataStore, ledger_id: int) -> bool:
@@ -193,7 +193,7 @@ async def check_cookies(store: MetadataStore, membership: Membership, step: Repa
             yield FsckFinding(error.message, f"bookie {name}", "note", NEWER)
             continue
         except DamagedFile as error:
-            yield FsckFinding(f"its cookie cannot be understood: {error.message}", f"bookie {name}", "bad", RESTORE)
+            yield FsckFinding(f"its cookie cannot be decoded: {error.message}", f"bookie {name}", "bad", RESTORE)
             continue
         if directory_uuid != info.incarnation.directory_uuid:
             current = (await membership.bookies()).get(name)

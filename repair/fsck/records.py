@@ -26,7 +26,7 @@ from ..tasks import decode_task
 
 def _mode(name: str, value: bytes) -> None:
     if value.decode(errors="replace") not in {mode.value for mode in RequestedMode}:
-        raise DamagedFile(f"record {name} does not name a mode of a bookie: {value[:40]!r}")
+        raise DamagedFile(f"record {name} has no valid mode of a bookie: {value[:40]!r}")
 
 
 def _required(_name: str, value: bytes) -> None:

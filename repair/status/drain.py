@@ -117,7 +117,7 @@ async def check_can_end(store: MetadataStore, membership: Membership, bookie_id:
     if findings.unreadable:
         which = counted(findings.unreadable, "ledger")
         reasons.append(
-            f"the metadata of {which} ({some_ids(findings.unreadable_ids, findings.unreadable)}) cannot be understood, "
+            f"the metadata of {which} ({some_ids(findings.unreadable_ids, findings.unreadable)}) cannot be decoded, "
             "so it would not be known when the bookie is empty. 'tallybook fsck' says what to do about them"
         )
     if reasons:

@@ -186,7 +186,7 @@ class Overview:
         if self.ledgers is not None and not self.ledgers.complete:
             found.append("the listing of ledgers was cut off: not all of them were counted")
         if self.ledgers is not None and self.ledgers.unreadable:
-            found.append(f"the metadata of {counted(self.ledgers.unreadable, 'ledger')} cannot be understood")
+            found.append(f"the metadata of {counted(self.ledgers.unreadable, 'ledger')} cannot be decoded")
         if self.ledgers is not None:
             found += self.ledgers.open_lacking.problems
         found += self._to_recover_by_hand()

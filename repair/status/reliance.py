@@ -97,7 +97,7 @@ class Reliance:
             what = f"{self.silent.which} {have} copies here and at {where}, which {answer} not answer"
             found.append(Objection(what, _START_OTHERS))
         if self.unreadable.count:
-            what = f"the metadata of {self.unreadable.which} cannot be understood"
+            what = f"the metadata of {self.unreadable.which} cannot be decoded"
             found.append(Objection(what, "'tallybook fsck' says what to do about them"))
         if not self.complete:
             found.append(Objection("the metadata store did not list all ledgers", "try again"))
@@ -113,7 +113,7 @@ class Reliance:
         if objections:
             reasons = "; ".join(f"{objection.what} ({objection.remedy})" for objection in objections)
             raise InvalidArgument(
-                f"{self.bookie_id} cannot be replaced now: {reasons}. --force gives up what it held all the same"
+                f"{self.bookie_id} cannot be replaced now: {reasons}. --force gives up its copies anyway"
             )
 
     def _where(self, relying: RelyingLedgers) -> str:

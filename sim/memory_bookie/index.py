@@ -290,7 +290,7 @@ class MemoryIndex:
 
     def _check_usable(self) -> None:
         if self._failed:
-            raise DiskFailed(f"the index {self._file.path} takes no more changes: {self._failed}")
+            raise DiskFailed(f"the index {self._file.path} accepts no more changes: {self._failed}")
 
     def _show(self, body: memoryview) -> None:
         """Make the changes of one record visible."""

@@ -69,7 +69,7 @@ class StreamOffset:
                 tuple(LedgerEntryRange(*map(int, each)) for each in found["ledgers"]),
             )
         except (*DECODE_ERRORS, InvalidArgument) as error:
-            raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r}") from error
+            raise InvalidArgument(f"the checkpoint has an offset that cannot be decoded: {found!r}") from error
 
     def json(self) -> dict[str, Any]:
         """JSON for Spark. Deterministic: Spark compares offsets as text."""

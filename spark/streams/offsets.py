@@ -66,7 +66,7 @@ class RecordOffset:
                 {stream_id: _reached(stream_id, each) for stream_id, each in found["streams"].items()},
             )
         except (*DECODE_ERRORS, InvalidArgument) as error:
-            raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r:.500}") from error
+            raise InvalidArgument(f"the checkpoint has an offset that cannot be decoded: {found!r:.500}") from error
 
     def json(self) -> dict[str, Any]:
         """JSON for Spark. Deterministic: Spark compares offsets as text."""

@@ -132,7 +132,7 @@ class StreamCatalog:
         record = chapter_record(stream_id, chapter.number)
         found = await self._store.read_record(record, linearizable=True)
         if found is None:
-            raise MetadataConflict(f"{record} is gone")
+            raise MetadataConflict(f"the record {record} was deleted")
         return tuple(each for each in decode_chapter(record, found.value) if each.number >= chapter.first_segment)
 
     async def chapter_numbers(self, stream_id: str) -> tuple[int, ...]:
@@ -181,7 +181,7 @@ class StreamCatalog:
             MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: the change failed, or its outcome is unknown.
         """
         if await self.id_of(head.namespace, head.name) is not None:
-            raise StreamExists(f"there is a stream {head.name!r} in namespace {head.namespace!r} already")
+            raise StreamExists(f"stream {head.name!r} already exists in namespace {head.namespace!r}")
         # The head first, so that a name never refers to nothing. The janitor removes a head without a name.
         await self._updater.update(head_record(head.stream_id), lambda found: found or encode_head(head))
 
@@ -204,7 +204,7 @@ class StreamCatalog:
 
         def leads_there(found: bytes | None) -> bytes:
             if found is not None and decode_name(record, found) != stream_id:
-                raise StreamExists(f"there is a stream {name!r} in namespace {namespace!r} already")
+                raise StreamExists(f"stream {name!r} already exists in namespace {namespace!r}")
             return encode_name(stream_id)
 
         await self._updater.update(record, leads_there)

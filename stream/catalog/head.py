@@ -320,7 +320,7 @@ def begin_rename(head: Head, name: str) -> Head:
     """
     _present(head)
     if head.former is not None or head.renaming not in {None, name}:
-        raise MetadataConflict(f"stream {head.name} is being renamed to {head.renaming or head.name} already")
+        raise MetadataConflict(f"stream {head.name} is already being renamed to {head.renaming or head.name}")
     return head if head.name == name else replace(head, renaming=name)
 
 
@@ -399,7 +399,7 @@ def folded(head: Head, number: int, segments: tuple[StreamSegment, ...]) -> Head
         return head
     last = segments[-1].end
     if last is None:
-        raise InvariantViolation(f"stream {head.name}: a segment that has not ended is put into a chapter")
+        raise InvariantViolation(f"stream {head.name}: a segment that has not ended cannot be moved to a chapter")
     added = Chapter(number, segments[0].number, segments[-1].number, last.marks, last.ended_at_ms)
     return replace(head, chapters=(*head.chapters, added), segments=head.segments[len(segments) :])
 

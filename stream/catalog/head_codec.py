@@ -121,7 +121,7 @@ def _segment(row: Any) -> StreamSegment:
         return StreamSegment(number, ledger_id, began)
     last_entry, *marks, payload_bytes, ended = end
     if last_entry < NO_ENTRY:
-        raise ValueError(f"a segment that ends at entry {last_entry}")
+        raise ValueError(f"{last_entry} is not a valid last entry of a segment")
     return StreamSegment(number, ledger_id, began, SegmentEnd(last_entry, _marks(marks), payload_bytes, ended))
 
 
@@ -138,18 +138,18 @@ def _place(numbers: Any) -> tuple[int, int, int]:
 def _marks(numbers: list[int]) -> StreamMarks:
     sequence, time, txid, ids_before = numbers
     if sequence < 0:
-        raise ValueError(f"a stream that stands at record {sequence}")
+        raise ValueError(f"{sequence} is not a valid record number")
     return StreamMarks(sequence, time, txid, ids_before)
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not -MAX_ID - 1 <= value <= MAX_ID:
-        raise TypeError(f"{value!r} is no number of 64 bits")
+        raise TypeError(f"{value!r} is not a 64-bit number")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     value.encode()  # JSON can name halves of characters, which have no encoding
     return value

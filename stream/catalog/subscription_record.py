@@ -211,17 +211,17 @@ def cursor_of(payload: bytes, ledger_id: int) -> Cursor:
     try:
         return Cursor.parse(payload.decode())
     except (UnicodeDecodeError, TallybookError) as error:
-        raise DamagedFile(f"cursor ledger {ledger_id} cannot be understood: {error}") from error
+        raise DamagedFile(f"cursor ledger {ledger_id} cannot be decoded: {error}") from error
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     value.encode()  # JSON can name halves of characters, which have no encoding
     return value
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise TypeError(f"{value!r} is no id")
+        raise TypeError(f"{value!r} is not an id")
     return value

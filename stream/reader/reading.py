@@ -380,7 +380,9 @@ class StreamScan:
             while True:
                 if self._entry < tail.first:
                     if begun and self._slow == "raise":
-                        raise ReaderTooSlow(f"stream {self._name}: a reader is left behind at {self._position}")
+                        raise ReaderTooSlow(
+                            f"stream {self._name}: the reader was too slow and was left behind at {self._position}"
+                        )
                     async with aclosing(self._read(tail.reader, segment, tail.first - 1)) as missed:
                         async for each in missed:
                             yield each

@@ -162,14 +162,14 @@ class Seeker:
     async def _at(self, head: Head, start: Start) -> RecordAddress:
         position = start.position
         if position is None:
-            raise InvalidArgument("a start at a position needs one")
+            raise InvalidArgument("a start at a position needs the position")
         segment, entry, slot = position.of_stream(head.stream_id).place
         if (segment, entry, slot) > (head.next_segment, 0, 0) or segment < 1:
-            raise InvalidArgument(f"{position} lies beyond the end of stream {head.name}")
+            raise InvalidArgument(f"{position} is after the end of stream {head.name}")
         listed = head.segment(segment)
         # The place right after the last entry is valid: a reader that has read the whole segment is there.
         if listed is not None and listed.end is not None and (entry, slot) > (listed.end.last_entry + 1, 0):
-            raise InvalidArgument(f"{position} lies beyond the end of segment {segment} of stream {head.name}")
+            raise InvalidArgument(f"{position} is after the end of segment {segment} of stream {head.name}")
         return segment, entry, slot + (start.kind is StartKind.AFTER)
 
     async def _first_that(self, head: Head, reached: Callable[[StreamMarks], bool]) -> RecordAddress:
@@ -259,4 +259,4 @@ def _condition(start: Start) -> tuple[Callable[[StreamMarks], bool], Callable[[R
                 lambda record: record.txid is not None and record.txid >= number,
             )
         case StartKind.EARLIEST | StartKind.LATEST | StartKind.AT | StartKind.AFTER:
-            raise InvalidArgument(f"no search by {start.kind.value}")
+            raise InvalidArgument(f"cannot search by {start.kind.value}")

@@ -30,7 +30,7 @@ class Compression(IntEnum):
         try:
             return cls[name.upper()]
         except KeyError:
-            raise InvalidArgument(f"a compression is none, zstd or lz4, not {name!r}") from None
+            raise InvalidArgument(f"the compression must be none, zstd or lz4, not {name!r}") from None
 
 
 _CODECS: Final = {Compression.ZSTD: "zstd", Compression.LZ4: "lz4_raw"}

@@ -90,13 +90,12 @@ class DedupWindow(Generic[T]):
         if self._memory.fits(more, self._held_bytes):
             return
         limit, wanted = self._memory.limit_bytes, self._held_bytes + more
-        wants = f"the last {self._records} records are to be known by their ids, which take {wanted} bytes"
+        wants = f"the ids of the last {self._records} records take {wanted} bytes"
         if not DedupMemory(limit).fits(wanted, 0):
-            raise InvalidArgument(f"{wants}: more than half of the {limit} that there are; lower dedup_records")
+            raise InvalidArgument(f"{wants}: more than half of the limit of {limit}; lower dedup_records")
         taken = self._memory.taken_bytes
         raise Busy(
-            f"{wants}: there is no memory for them, of {limit} for all streams that are written here, of which {taken} "
-            "are taken",
+            f"{wants}, but {taken} of the {limit} bytes for all streams written by this process are in use",
             retry_after_ms=RETRY_MS,
         )
 

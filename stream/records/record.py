@@ -76,7 +76,7 @@ def size_of(record: Outgoing) -> int:
     size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
     if key is not None:
         if not isinstance(key, bytes):
-            raise InvalidArgument(f"the key of a record is bytes, not {type(key).__name__}")
+            raise InvalidArgument(f"the key of a record must be bytes, not {type(key).__name__}")
         size += len(key)
     if dedup_id is not None:
         if type(dedup_id) is not bytes or not 1 <= len(dedup_id) <= MAX_DEDUP_ID_BYTES:
@@ -84,7 +84,7 @@ def size_of(record: Outgoing) -> int:
         size += len(dedup_id)
     for what, number in (("timestamp", timestamp_ms), ("transaction id", txid)):
         if number is not None and (type(number) is not int or not -MAX_ID <= number <= MAX_ID):
-            raise InvalidArgument(f"a {what} is a whole number of 64 bits, got {number!r}")
+            raise InvalidArgument(f"a {what} must be a 64-bit integer, got {number!r}")
     if size > MAX_RECORD_BYTES:
         raise EntryTooLarge(f"a record of {size} bytes exceeds the limit of {MAX_RECORD_BYTES}")
     return size

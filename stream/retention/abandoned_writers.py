@@ -160,7 +160,7 @@ class AbandonedStreams:
 
         async def free(what: str, owner: Owner | None) -> bool:
             if owner != abandoned_by:
-                raise StreamOwned(f"{what} has another owner by now", owner="" if owner is None else owner.name)
+                raise StreamOwned(f"{what} has a new owner", owner="" if owner is None else owner.name)
             return True
 
         stream_id = head.stream_id

@@ -156,7 +156,7 @@ class SubscriptionReader:
         cursor = Cursor(wanted.of_stream(self._found.stream_id), after=True)
         if cursor.order < self._wanted.order:
             raise InvalidArgument(
-                f"subscription {self.name} is {self._wanted} already, and does not go back to {wanted}"
+                f"subscription {self.name} was already advanced to {self._wanted} and cannot go back to {wanted}"
             )
         self._wanted = cursor
         self._begin_to_store()

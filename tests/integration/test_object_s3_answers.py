@@ -134,7 +134,7 @@ async def test_given_credentials_take_the_place_of_those_of_the_environment(answ
 
 async def test_credentials_for_another_kind_of_store_are_refused():
     given = S3Credentials("AKIAOFTHEQUERY", "another-secret")
-    with pytest.raises(InvalidConfig, match="credentials for S3 were given, and the archive is elsewhere"):
+    with pytest.raises(InvalidConfig, match="credentials for S3 were given, but the archive is not there"):
         await open_store("az://container/place", RealClock(), SystemRng(), credentials=given)
 
 

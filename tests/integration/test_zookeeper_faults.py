@@ -563,7 +563,7 @@ async def test_damaged_nodes_are_named_and_never_taken_for_absence(server, root)
         await client.store.create_ledger(ledger())
         path = client.store._layout.ledger(7)
         await put(server, path, b"garbage")
-        with pytest.raises(DamagedFile, match=f"node {path}: 7 bytes are fewer than a header"):
+        with pytest.raises(DamagedFile, match=f"node {path}: 7 bytes are too few for a header"):
             await client.store.read_ledger(7)
         await put(server, f"{root}/ids", b"many")
         with pytest.raises(DamagedFile, match=f"node {root}/ids holds b'many'"):

@@ -75,7 +75,7 @@ async def test_no_drain_begins_that_could_not_detect_its_end(cluster: MemoryClus
     ledger = await closed(client)
     one = ledger.last_fragment.bookies[0]
     cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
-    with pytest.raises(InvalidArgument, match=rf"metadata of 1 ledger \({ledger.ledger_id}\) cannot be understood"):
+    with pytest.raises(InvalidArgument, match=rf"metadata of 1 ledger \({ledger.ledger_id}\) cannot be decoded"):
         await drain(client, one)
 
 

@@ -287,7 +287,7 @@ async def test_ids_above_the_counter_metadata_that_cannot_be_read_and_wrong_cook
     await store.write_cookie("bookie-0", cookie("bookie-0", "another"), replace=True)
     assert "its cookie names another" in (await the_only_one(client.world)).what
     await store.write_cookie("bookie-0", b"rubbish", replace=True)
-    assert "cannot be understood" in (await the_only_one(client.world)).what
+    assert "cannot be decoded" in (await the_only_one(client.world)).what
     await store.delete_cookie("bookie-0")
     assert "no cookie" in (await the_only_one(client.world)).what
     assert isinstance(info, BookieInfo)
@@ -365,5 +365,5 @@ async def test_what_a_newer_version_has_written_is_a_note_and_stays(cluster: Mem
     found = {each.where: each async for each in check.run()}
     for where in ("repair/tasks/0-x", "sinks/sales", "bookie bookie-1", f"ledger {ledger_id}"):
         assert (found[where].how_bad, found[where].fix) == ("note", None)
-        assert "a newer one has written it" in found[where].what
+        assert "a newer Tallybook wrote it" in found[where].what
     assert set((await store.list_records("")).names) == {"repair/tasks/0-x", "sinks/sales"}

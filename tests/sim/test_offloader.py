@@ -463,7 +463,7 @@ async def test_verification_compares_every_field_of_a_receipt_with_the_object(
             assert words in await problem_of(first, receipt), field
             assert await problem_of(receipt), field
         missing = await verify_object(stage.store, InlineWorkers(), second.key, {12_345: second})
-        assert "does not hold ledger 12345" in missing.problem
+        assert "does not contain ledger 12345" in missing.problem
 
 
 @scenario()

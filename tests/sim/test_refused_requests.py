@@ -131,8 +131,8 @@ def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
         "an end of an open ledger": (as_stored(metadata, last_entry_id=3), "is not closed"),
         "an unknown version": (sealed(body, 9), "is of format 9, this Tallybook knows 1"),
         "cut short": (encode_ledger(metadata)[:-1], "length or checksum"),
-        "of another ledger": (as_stored(metadata, ledger_id=metadata.ledger_id + 1), "lies under ledger"),
-        "nothing": (b"", "fewer than a header"),
+        "of another ledger": (as_stored(metadata, ledger_id=metadata.ledger_id + 1), "are stored under ledger"),
+        "nothing": (b"", "too few for a header"),
     }
 
 

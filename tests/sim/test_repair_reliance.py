@@ -140,7 +140,7 @@ async def test_a_bookie_is_not_replaced_while_metadata_of_ledgers_cannot_be_unde
     ledger = await closed(client, 20)
     other = ledger.last_fragment.bookies[0]
     cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
-    with pytest.raises(InvalidArgument, match=f"metadata of ledger {ledger.ledger_id} cannot be understood"):
+    with pytest.raises(InvalidArgument, match=f"metadata of ledger {ledger.ledger_id} cannot be decoded"):
         (await reliance_with(cluster, other)).require_no_objections()
 
 

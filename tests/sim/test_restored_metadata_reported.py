@@ -55,7 +55,7 @@ async def test_what_bookies_hold_and_the_metadata_have_lost_is_found_until_an_op
     assert APPROVE in unreadable.remedy
     assert "do not delete it" in unreadable.remedy
     first = (await overview(world)).problems[0]
-    assert "cannot be understood" in first
+    assert "cannot be decoded" in first
     assert APPROVE in first
 
     await record.approve()

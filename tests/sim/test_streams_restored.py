@@ -63,7 +63,7 @@ def test_bytes_that_are_no_copy_of_records_are_refused() -> None:
     data = encode_records(copy)
     assert decode_records(data, "it") == copy
     for cut in (0, 4, len(data) - 1):
-        with pytest.raises(DamagedFile, match="it cannot be understood"):
+        with pytest.raises(DamagedFile, match="it cannot be decoded"):
             decode_records(data[:cut], "it")
 
 

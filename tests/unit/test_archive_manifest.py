@@ -40,7 +40,7 @@ def test_a_manifest_comes_back_as_it_was_and_the_same_content_is_the_same_bytes(
 def test_bytes_that_are_no_manifest_are_refused() -> None:
     data = encode_manifest(SOME)
     for cut in (0, 4, len(data) // 2, len(data) - 1):
-        with pytest.raises(DamagedFile, match="it cannot be understood"):
+        with pytest.raises(DamagedFile, match="it cannot be decoded"):
             decode_manifest(data[:cut], "it")
 
 

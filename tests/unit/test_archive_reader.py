@@ -155,7 +155,7 @@ async def test_beyond_the_end_there_is_nothing_and_other_ledgers_are_not_there(t
     for ledger_id, entry_id in [(1, 100), (3, 0)]:
         with pytest.raises(EntryAbsent):
             await reader.entry(found[ledger_id], ledger_id, entry_id)
-    with pytest.raises(ObjectDamaged, match="does not hold ledger 2"):
+    with pytest.raises(ObjectDamaged, match="does not contain ledger 2"):
         await reader.entry(found[1], 2, 0)
 
 

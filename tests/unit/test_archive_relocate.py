@@ -94,7 +94,7 @@ async def test_an_archive_is_not_relocated_while_a_ledger_is_being_written_to_th
     ledger_id, settings = await closed(client), OffloadSettings()
     attempt = ArchiveAttempt("00000000-0000-4000-8000-000000000001", world.clock.wall_us() // 1000)
     await cluster.edit(ledger_id, partial(begin_archiving, attempt=attempt, from_object=None, ttl_ms=1))
-    with pytest.raises(Conflict, match=f"ledger {ledger_id} is being written"):
+    with pytest.raises(Conflict, match=f"ledger {ledger_id} is being archived"):
         await relocate_to(metadata, there, "memory:there", world.clock, SeededRng(1))
     assert await read_location(metadata) is None
     await world.clock.sleep(settings.attempt_ttl_s)

@@ -227,7 +227,7 @@ async def test_another_object_of_the_same_size_with_the_same_ledger_is_reported(
     data = await other.store.read(KEY, 0, other.receipt.object_bytes)
     await written.store.put(KEY, data)
     receipt = replace(other.receipt, object_id="x")
-    with pytest.raises(ObjectDamaged, match="this is object y, not x"):
+    with pytest.raises(ObjectDamaged, match="contains object y, not x"):
         await written.scan(LedgerEntryRange(7, 0, 199), receipt=receipt)
 
 

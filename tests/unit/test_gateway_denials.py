@@ -24,7 +24,7 @@ from tallybook.runtime.logging import line_of
 from tallybook.runtime.security.denial_log import DenialLog
 
 METHOD = "LedgerService/Delete"
-DENIED = AccessDenied("zookeeper:2281: these nodes are open to others only")
+DENIED = AccessDenied("zookeeper:2281: this user may not access these nodes")
 READER = Principal("readers", frozenset({Permission.READ})).with_identity("tallybook://reader/x")
 WRITER = Principal("writers", frozenset({Permission.READ, Permission.WRITE}), ledgers=("orders-",)).with_identity(
     "tallybook://writer/x"

@@ -71,7 +71,7 @@ def test_any_other_key_is_taken(key):
     [IndexPart(-1, 900, 2_000, 1), IndexPart(0, 0, 0, 0), IndexPart(0, 1, 0, 0), IndexPart(4_101, 900, 2_000, 1)],
 )
 def test_an_index_outside_its_object_or_without_a_byte_is_refused(index):
-    with pytest.raises(InvalidArgument, match="does not lie within its 5000 bytes"):
+    with pytest.raises(InvalidArgument, match="is outside of its 5000 bytes"):
         receipt(index=index)
 
 
@@ -81,7 +81,7 @@ def test_an_index_outside_its_object_or_without_a_byte_is_refused(index):
 def test_a_receipt_or_an_attempt_that_identifies_nothing_is_refused(changes):
     with pytest.raises(InvalidArgument):
         receipt(**changes)
-    with pytest.raises(InvalidArgument, match="names its object"):
+    with pytest.raises(InvalidArgument, match="must name its object"):
         attempt("")
 
 
@@ -98,7 +98,7 @@ EMPTY = receipt(entries=0, payload_bytes=0)
         (CLOSED, {"archived": receipt(entries=9)}, "10 entries of 100 bytes"),
         (CLOSED, {"archived": receipt(entries=11)}, "10 entries of 100 bytes"),
         (CLOSED, {"archived": receipt(payload_bytes=99)}, "10 entries of 100 bytes"),
-        (CLOSED, {"copies_released": True}, "in no archive"),
+        (CLOSED, {"copies_released": True}, "is not archived"),
     ],
 )
 def test_metadata_say_of_the_archive_only_what_can_be(metadata, change, complaint):
@@ -164,7 +164,7 @@ REFUSED = [
     (lambda: commit_archived(CLOSED, receipt("other")), Conflict, GONE),
     (lambda: commit_archived(BEGUN, receipt("other")), Conflict, GONE),
     (lambda: commit_archived(ARCHIVED, receipt("other")), Conflict, GONE),
-    (lambda: commit_archived(BEGUN, receipt(entries=9)), InvalidArgument, "its receipt is of 9 of 100"),
+    (lambda: commit_archived(BEGUN, receipt(entries=9)), InvalidArgument, "its receipt has 9 with 100"),
     (lambda: release_copies(CLOSED, "two"), Conflict, "not in object two"),
     (lambda: release_copies(BEGUN, "two"), Conflict, "not in object two"),
     (lambda: release_copies(ARCHIVED, "two"), Conflict, "not in object two"),

@@ -227,7 +227,7 @@ def test_one_kind_is_not_taken_for_the_other():
 
 
 def test_a_ledger_found_under_the_id_of_another_is_refused():
-    with pytest.raises(DamagedFile, match="ledger 7 lies under ledger 8"):
+    with pytest.raises(DamagedFile, match="ledger 7 are stored under ledger 8"):
         decode_ledger(encode_ledger(LEDGER), 8, "node /x")
 
 
@@ -266,7 +266,7 @@ def test_a_well_formed_message_that_is_no_ledger_is_refused(spoil):
 
 
 def test_a_format_before_the_first_never_existed():
-    with pytest.raises(DamagedFile, match="format 0 never existed"):
+    with pytest.raises(DamagedFile, match="format 0 does not exist"):
         decode_ledger(sealed(b"TLED", encode_ledger(LEDGER)[16:], version=0), 7, "node /x")
 
 

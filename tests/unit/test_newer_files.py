@@ -96,7 +96,7 @@ def test_a_bookie_does_not_start_on_what_a_newer_one_has_written_and_changes_non
             make_newer(what, newer)
             node = await written_by_a_newer_one(world)
         before = everything_in(node.disk)
-        with pytest.raises(NewerFormat, match="a newer one has written it, and is needed"):
+        with pytest.raises(NewerFormat, match="a newer Tallybook wrote it, and is needed"):
             await node.boot()
         assert everything_in(node.disk) == before
         with nullcontext() if what in NOT_LOOKED_AT else pytest.raises(NewerFormat):

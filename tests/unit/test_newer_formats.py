@@ -183,7 +183,7 @@ def test_bytes_of_the_next_version_are_named_as_such_and_one_flipped_bit_is_dama
         for constant, value in case.constants.items():
             newer.setattr(case.module, constant, value)
         written = case.write()
-    with pytest.raises(NewerFormat, match=r"is of format \d+, this Tallybook knows \d+: a newer one has written it"):
+    with pytest.raises(NewerFormat, match=r"is of format \d+, this Tallybook knows \d+: a newer Tallybook wrote it"):
         case.read(written)
     known = case.write()
     case.read(known)

@@ -104,7 +104,7 @@ async def test_a_plain_object_stays_until_its_encrypted_copy_was_read_back(monke
 
     monkeypatch.setattr(store, "find_sealed", wrong)
     found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
-    assert (found[0].outcome, "plain object stays" in found[0].problem) == (FAILED, True)
+    assert (found[0].outcome, "plain object is kept" in found[0].problem) == (FAILED, True)
     assert (await below.info(OBJECTS[2])).size_bytes == len(TEXT)
 
 
@@ -170,7 +170,7 @@ async def test_a_plain_object_that_is_another_than_the_encrypted_one_is_reported
     await below.put(OBJECTS[0], TEXT[::-1])
     store = store_of(below, InMemoryKeys(2, others=OLD))
     found = [done async for done in run_of(store) if done.key == OBJECTS[0]]
-    assert (found[0].outcome, "something else in it" in found[0].problem) == (FAILED, True)
+    assert (found[0].outcome, "different content" in found[0].problem) == (FAILED, True)
     assert await below.read(OBJECTS[0], 0, len(TEXT)) == TEXT[::-1]
     assert await store.read(OBJECTS[0], 0, len(TEXT)) == TEXT
 

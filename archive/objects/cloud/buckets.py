@@ -73,12 +73,12 @@ def check_endpoint(url: str, endpoint: str, *, allow_http: bool) -> bool:
         found = urlsplit(endpoint)
         host = found.hostname or ""
     except ValueError:
-        raise InvalidConfig(f"{url}: the endpoint is no URL") from None
+        raise InvalidConfig(f"{url}: the endpoint is not a URL") from None
     if found.scheme not in {"http", "https"} or not host or found.username or found.password:
         raise InvalidConfig(f"{url}: an endpoint is http:// or https:// and a host, without user and password")
     plain = found.scheme == "http"
     if plain and not allow_http and not LOOPBACK.fullmatch(host):
-        raise InvalidConfig(f"{url}: the endpoint {host} is not on this host and goes without TLS")
+        raise InvalidConfig(f"{url}: the endpoint {host} is on another host and does not use TLS")
     return plain
 
 
@@ -143,7 +143,7 @@ def _opened(
         sender = store(_asked(plain, timedelta(seconds=_PART_SECONDS), _AGAIN))
     except BaseError as error:
         why = next((words for said, words in _WRONG.items() if said in str(error)), "see docs/operate/object-stores.md")
-        raise InvalidConfig(f"{url}: the environment cannot be right: {why}") from None
+        raise InvalidConfig(f"{url}: the environment variables are wrong: {why}") from None
     # The failure of an upload task is reported to the writer of the upload.
     tasks = Tasks(url.partition(":")[0], lambda _name, _error: None)
     writes = StreamedWrites(source, sender, url, retries, tasks, max_parts=max_parts)

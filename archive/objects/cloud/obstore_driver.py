@@ -133,7 +133,7 @@ class ObstoreStore:
             raise ArchiveUnavailable(str(error)) from None
         if [len(part) for part in parts] != lengths:
             await self._refuse_short_object(key, ranges)
-            raise ArchiveUnavailable(f"{what}: the answer has fewer bytes than were asked for")
+            raise ArchiveUnavailable(f"{what}: the answer has fewer bytes than requested")
         return parts
 
     async def info(self, key: str) -> ObjectInfo:
@@ -193,7 +193,7 @@ class ObstoreStore:
         """Raise ``ObjectDamaged`` if the object ends before the ranges do."""
         found, end = await self.info(key), max(offset + size for offset, size in ranges)
         if found.size_bytes < end:
-            raise ObjectDamaged(f"{self._url}: {key} has {found.size_bytes} bytes; it was to be read up to {end}")
+            raise ObjectDamaged(f"{self._url}: {key} has {found.size_bytes} bytes, but it was requested up to {end}")
 
 
 async def folders(source: Source, what: str, folder: str = "") -> AsyncIterator[list[ObjectInfo]]:
@@ -224,7 +224,7 @@ async def look_for_bucket(source: Source, what: str, key: str) -> None:
         return
     except _BadRange:
         pass
-    raise ArchiveUnavailable(f"{what}: the store says that it is missing, and that it is there")
+    raise ArchiveUnavailable(f"{what}: the store reports that it is missing and that it exists")
 
 
 class _BadRange(Exception):

@@ -136,7 +136,7 @@ class MultipartUpload:
 
     async def _part(self, number: int, data: bytes) -> str:
         if self._given_up:
-            raise ArchiveUnavailable(f"{self._key}: the upload was given up")
+            raise ArchiveUnavailable(f"{self._key}: the upload was aborted")
         return await self._store.part(self._key, self._upload_id, number, data)
 
     async def _sent(self) -> None:

@@ -93,7 +93,7 @@ class StreamedWrites:
         Raises:
             InvalidArgument: always.
         """
-        raise InvalidArgument(f"{self._url}: there is no upload {upload.upload_id!r} of {upload.key} to be removed")
+        raise InvalidArgument(f"{self._url}: there is no upload {upload.upload_id!r} of {upload.key}")
 
     async def whole(self, key: str, data: bytes) -> None:
         """Upload a small object, with retries: each gives the same object."""

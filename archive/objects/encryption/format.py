@@ -120,8 +120,8 @@ def unwrap(wrapped: WrappedKey, key: bytes, identity: str) -> bytes:
         return AESGCM(key).decrypt(wrapped.nonce, wrapped.wrapped, bound)
     except InvalidTag:
         raise DamagedFile(
-            f"{identity}: its key does not open with {wrapped.wrapping}: it was changed, is of another object, or the "
-            "key of that name is another one here"
+            f"{identity}: its key cannot be unwrapped with {wrapped.wrapping}: it was changed, belongs to another "
+            "object, or the key of that name is a different one here"
         ) from None
 
 
@@ -183,7 +183,7 @@ def open_frames(
         try:
             plain.append(cipher.decrypt(_NONCE.pack(number, number == last), part, label))
         except (InvalidTag, ValueError):
-            raise DamagedFile(f"{identity}: frame {number} of the sealed object is not what was written") from None
+            raise DamagedFile(f"{identity}: frame {number} of the sealed object was changed or damaged") from None
     if size < 0:
         return b"".join(plain)
     return b"".join(_cut(plain, skip, size))

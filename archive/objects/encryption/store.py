@@ -256,7 +256,7 @@ class EncryptedStore:
             raise ObjectMissing(f"{self.url}: there is no sealed object {key}")
         stored, whole_bytes = (await self._store.info(OBJECTS + key)).size_bytes, sealed_bytes(seal.plain_bytes)
         if stored != whole_bytes:
-            raise ObjectDamaged(f"{self.url}: {key} is sealed in {stored} bytes, and should be in {whole_bytes}")
+            raise ObjectDamaged(f"{self.url}: the sealed {key} has {stored} bytes instead of {whole_bytes}")
 
         async def read(offset: int, size: int) -> bytes:
             check_range(key, offset, size)
@@ -378,12 +378,12 @@ class EncryptedStore:
         """
         if not (await source.now()).reads_plain:
             await self._store.info(key)
-            raise ObjectDamaged(f"{self.url}: {key} is not sealed, and archive_keys says that all objects are")
+            raise ObjectDamaged(f"{self.url}: {key} is not sealed, and archive_keys refuses plain objects")
 
     async def _read_sealed(self, key: str, ranges: Sequence[tuple[int, int]], seal: _Seal) -> Parts:
         end = max(offset + size for offset, size in ranges)
         if end > seal.plain_bytes:
-            raise ObjectDamaged(f"{self.url}: {key} has {seal.plain_bytes} bytes; it was to be read up to {end}")
+            raise ObjectDamaged(f"{self.url}: {key} has {seal.plain_bytes} bytes, but it was requested up to {end}")
         runs = _runs(ranges)
         stored_end = sealed_bytes(seal.plain_bytes)
         wanted = []
@@ -436,7 +436,7 @@ def _check(key: str) -> str:
         InvalidArgument: it is not.
     """
     if key.startswith(FOLDER):
-        raise InvalidArgument(f"{key!r:.100} is where sealed objects are kept")
+        raise InvalidArgument(f"{key!r:.100} is reserved for sealed objects")
     check_key(OBJECTS + check_key(key))
     return key
 

@@ -339,7 +339,7 @@ class EntryLogs:
         async with self._changing:
             if self._stopped:
                 where = ", ".join(self._directories.paths)
-                raise DiskFailed(f"the entry logs in {where} take no more changes: {self._stopped}")
+                raise DiskFailed(f"the entry logs in {where} accept no more changes: {self._stopped}")
             try:
                 yield
             except (DiskFull, InvalidBatch):

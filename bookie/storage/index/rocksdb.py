@@ -289,4 +289,4 @@ class RocksIndex:
 
     def _check_usable(self) -> None:
         if self._failed:
-            raise DiskFailed(f"the index in {self._directory} takes no more changes: {self._failed}")
+            raise DiskFailed(f"the index in {self._directory} accepts no more changes: {self._failed}")
