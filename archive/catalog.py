@@ -85,7 +85,7 @@ class BucketCatalog:
     last_id: int = -1
     """The highest ledger id in any object, object name or the manifest, readable or not; -1: none."""
     manifest: Manifest | None = None
-    """The manifest that says what counts; ``None`` if there is none, or it is unreadable."""
+    """The manifest that lists the valid objects; ``None`` if there is none, or it is unreadable."""
     not_given: Mapping[str, type[TallybookError]] = field(default_factory=dict)
     """Those of ``damaged`` that may be intact, with the error's type: the store failed, or was not asked."""
 

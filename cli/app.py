@@ -72,8 +72,8 @@ SUMMARIES: Final = {
     "console": "Show a cluster in a browser, and let operators change how it runs.",
     "security": "Make certificates and tokens, and check a security directory.",
     "health": "Check whether one process is ready. Exit code 1 if it is not.",
-    "journal": "Look into the journal of a stopped bookie.",
-    "entrylog": "Look into the entry logs of a stopped bookie.",
+    "journal": "Inspect the journal of a stopped bookie.",
+    "entrylog": "Inspect the entry logs of a stopped bookie.",
     "bench": "Measure a cluster, or the disk below a journal.",
     "completion": "Print the script that completes commands and options in a shell.",
 }

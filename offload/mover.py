@@ -243,7 +243,7 @@ class Mover:
                     raise
                 raise SourceFailed(metadata.ledger_id, error) from error
         if (entries, payload_bytes) != (metadata.last_entry_id + 1, metadata.length):
-            found = DataMissing(f"{entries} entries of {payload_bytes} bytes in all were read, not {metadata.length}")
+            found = DataMissing(f"{entries} entries with {payload_bytes} bytes were read, not {metadata.length} bytes")
             raise SourceFailed(metadata.ledger_id, found)
 
     async def _abandon(self, wanted: Sequence[Due], object_id: str) -> None:

@@ -141,7 +141,9 @@ class Offloader:
             self._survey.ledgers.values(),
             ttl_s=self._settings.transaction_ttl_s,
             now_ms=self._now_ms(),
-            on_damaged=lambda error: self.totals.failed(f"what a transaction left behind stays: {error.message}"),
+            on_damaged=lambda error: self.totals.failed(
+                f"ledgers that a transaction left behind are kept: {error.message}"
+            ),
         )
         objects = [found async for page in self._store.list() for found in page]
         # Ledgers archived and released meanwhile; also, an object has its owner before it is listed.
@@ -292,7 +294,7 @@ class Offloader:
             receipt.rolling_crc,
         ):
             return True
-        why = f"ledger {ledger_id} stays with its bookies: {receipt.key} is not what was archived"
+        why = f"ledger {ledger_id} stays with its bookies: {receipt.key} differs from what was archived"
         self.totals.failed(why, ledger_id=ledger_id, object=receipt.key)
         return False
 

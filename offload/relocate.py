@@ -92,7 +92,7 @@ async def _relocate(
     # After the listing, which may take long: a compaction by Spark, which leads in the same way, may have begun.
     survey = LedgerListing(metadata)
     if not await survey.refresh():
-        why = next(iter(survey.unreadable.values()), "the listing of ledgers broke off")
+        why = next(iter(survey.unreadable.values()), "the listing of ledgers was incomplete")
         raise DamagedFile(f"not relocated: it is not known which objects contain the ledgers: {why}")
     _refuse_attempts(survey, clock.wall_us() // 1000, settings.attempt_ttl_s)
     wanted = by_object(survey.ledgers.values())

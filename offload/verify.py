@@ -112,19 +112,19 @@ async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)
         if receipt.object_id != object_id_of(key):
-            problem = f"{key} is another object than ledger {ledger_id}'s receipt says"
+            problem = f"{key} is not the object that the receipt of ledger {ledger_id} names"
         elif (receipt.object_bytes, receipt.index) != (first.object_bytes, first.index):
-            problem = f"{key} has another size or index than ledger {ledger_id}'s receipt says"
+            problem = f"{key} has a different size or index than ledger {ledger_id}'s receipt says"
         elif receipt.object_sha256 not in {sha256, NOT_HASHED}:
-            problem = f"{key} has other bytes than ledger {ledger_id}'s receipt says"
+            problem = f"{key} has different bytes than ledger {ledger_id}'s receipt says"
         elif held is None:
-            problem = f"{key} does not hold ledger {ledger_id}"
+            problem = f"{key} does not contain ledger {ledger_id}"
         elif (held.entries, held.payload_bytes, held.rolling_crc) != (
             receipt.entries,
             receipt.payload_bytes,
             receipt.rolling_crc,
         ):
-            problem = f"{key} holds another ledger {ledger_id} than its receipt says"
+            problem = f"{key} contains a different ledger {ledger_id} than its receipt says"
         else:
             continue
         return Verdict(key, verdict.ledger_ids, verdict.object_bytes, problem)

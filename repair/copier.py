@@ -363,7 +363,7 @@ METRICS: Final = (
 
 def _too_large(connection: BookieConnection, batch: Buffer) -> EntryTooLarge:
     return EntryTooLarge(
-        f"{connection.bookie_id} takes no batch of {len(batch):,} bytes: raise its journal.max_commit_bytes"
+        f"{connection.bookie_id} does not accept a batch of {len(batch):,} bytes: raise its journal.max_commit_bytes"
     )
 
 

@@ -74,7 +74,7 @@ class OpenLedgersAtRisk:
             *self._problem(
                 [each for each in self.named if not each.recoverable],
                 self.not_recoverable,
-                f"too few others know what they held, so it cannot be recovered: {ACCEPT_LOSS}",
+                f"too few others know which entries they had, so it cannot be recovered: {ACCEPT_LOSS}",
             ),
             *self._problem(
                 [each for each in self.named if not each.needs_an_operator],

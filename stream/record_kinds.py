@@ -64,7 +64,7 @@ STREAM_KINDS: Final = (
     RecordKind(NAMES, "name of a stream", _name, "restore the metadata from a copy, or create the stream anew"),
     RecordKind(HEADS, "stream", _head, RESTORE),
     RecordKind(CHAPTERS, "chapter of a stream", decoding(decode_chapter), RESTORE),
-    RecordKind(NAMESPACES, "namespace", decoding(load_json), "'namespace create' writes it anew"),
+    RecordKind(NAMESPACES, "namespace", decoding(load_json), "'namespace create' writes it again"),
     RecordKind(SUBSCRIPTIONS, "subscription", _subscription, "delete the subscription, and begin it anew"),
     RecordKind(DELIVERIES, "delivery", decoding(Delivery.decode), "restore the metadata from a copy"),
     RecordKind(SESSIONS, "session of a writer", decoding(_anything), ""),

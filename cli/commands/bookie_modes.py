@@ -81,7 +81,9 @@ def how_far(found: ResultFields) -> str:
         many = counted(ledgers, "ledger still names", "ledgers still name")
         return f"{many} {name}{where}: {some_ids(named, ledgers)}"
     if found["still_chosen"]:
-        return f"no ledger names {name}, but new ones may still: it does not know yet that it is to take no more writes"
+        return (
+            f"no ledger names {name}, but new ones may still: it has not learned yet that it must accept no more writes"
+        )
     return f"no ledger is known to name {name}, but not all of them could be checked: 'tallybook fsck' says why"
 
 
@@ -93,7 +95,7 @@ def readonly(
 ) -> None:
     """Make a bookie read-only. It keeps its copies and serves readers."""
     mode = run(_switch(metadata, bookie_id, RequestedMode.READ_ONLY, on=not off))
-    text = f"{bookie_id} takes writes again" if off else f"{bookie_id} takes no more writes"
+    text = f"{bookie_id} takes writes again" if off else f"{bookie_id} accepts no more writes"
     _show({"bookie_id": bookie_id, "wanted": mode.value}, text, as_json)
 
 

@@ -211,7 +211,7 @@ async def _check_all(
     if findings.unreadable:
         complain(f"the metadata of {findings.unreadable} ledgers cannot be decoded, so they were not checked")
     if not findings.complete:
-        complain("the listing of ledgers was cut off: others were not checked")
+        complain("the listing of ledgers was incomplete: others were not checked")
     return findings, details
 
 

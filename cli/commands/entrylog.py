@@ -28,7 +28,7 @@ from ..options import Json
 from ..output import ResultFields, print_json, print_rows
 from ..running import run
 
-app = typer.Typer(help="Look into the entry logs of a stopped bookie.")
+app = typer.Typer(help="Inspect the entry logs of a stopped bookie.")
 
 _COLUMNS = ("log", "bytes", "finished", "batches", "ledgers", "damage", "later_format")
 

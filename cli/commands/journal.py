@@ -26,7 +26,7 @@ from ..options import Json
 from ..output import ResultFields, print_json, print_record
 from ..running import run
 
-app = typer.Typer(help="Look into the journal of a stopped bookie.")
+app = typer.Typer(help="Inspect the journal of a stopped bookie.")
 
 _LISTS = ("damage", "later_format")
 

@@ -369,7 +369,7 @@ async def _list_catalog(url: str) -> tuple[list[ResultFields], dict[str, str]]:
     async with AsyncExitStack() as stack:
         store = await open_store(url, clock, SystemRng(), archive_keys=archive_keys())
         stack.push_async_callback(store.close)
-        progress = Progress("looking into the bucket", clock, unit="requests")
+        progress = Progress("reading the bucket", clock, unit="requests")
         async with show_progress(progress, clock, lambda: (store.retries.stats.get("read_ok", 0), _bytes_read(store))):
             library = await stack.enter_async_context(ArchiveLibrary(store))
         rows: list[ResultFields] = [

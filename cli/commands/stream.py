@@ -285,7 +285,7 @@ def _report_appended(
     if whole:
         note(text)
         return
-    go_on = f"go on with line {records + 1} of the input"
+    go_on = f"continue with line {records + 1} of the input"
     if feeder.in_doubt:
         go_on = f"later lines may have been appended, too: see 'tallybook stream info {name}', or {go_on}"
     complain(f"{text}; {go_on}")
@@ -448,7 +448,7 @@ def mend(
     if as_json:
         print_json(describe(mended))
     else:
-        print(f"stream {name} goes on with record {mended.next_sequence}")
+        print(f"stream {name} continues with record {mended.next_sequence}")
 
 
 @app.command()

@@ -149,7 +149,7 @@ class _Demo:
             good = good and await self._as_a_stream()
             good = good and await self._repaired()
         whole = "every acknowledged flight is there, in order, byte for byte"
-        view.verdict(whole if good else "what was read back is not what was written", good=good)
+        view.verdict(whole if good else "the data read back differs from the data written", good=good)
         return good
 
     # -- the acts ---------------------------------------------------------------------
@@ -170,7 +170,7 @@ class _Demo:
                     signal_process(process, signal.SIGKILL)
         self._view.end_of_rate()
         if not replaced:
-            self._view.event(f"{killed} is not replaced yet; the writer went on with two bookies")
+            self._view.event(f"{killed} is not replaced yet; the writer continued with two bookies")
         self._view.event(f"SIGKILL to the writer; it had {acked.entries:,} flights acknowledged")
         self._rate("write until the crash", at_kill, _Report())
         return acked
@@ -257,7 +257,7 @@ class _Demo:
             found = await tally_of(_read(client, ledgers), [self._count])
         self._rates = [("read back from the archive", found.lines, found.bytes, self._clock.monotonic() - started)]
         if found.digests != [self.result["sha256"]]:
-            self._view.problem("what the archive gives is not what the bookies gave")
+            self._view.problem("the archive and the bookies returned different data")
             return False
         self._view.step("read back from the archive alone, and compared:")
         self._view.detail(f"{found.lines:>9,} flights  sha-256 {found.digests[-1][:32]}")

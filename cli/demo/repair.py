@@ -63,12 +63,12 @@ class RepairAct:
     async def _run(self) -> bool:
         async with Client(self._cluster.metadata) as client:
             ledger, entry_id = await _largest(client)
-            before = await self._trace(client, ledger, entry_id, "one entry of the stream, and where its copies lie")
+            before = await self._trace(client, ledger, entry_id, "one entry of the stream, and where its copies are")
             victim = next(each for each in self._cluster.bookies if each.bookie_id == before.copies[0].bookie_id)
         await self._lose_disk(victim)
         # A new client: the old one would first have to find its connections to the bookie broken.
         async with Client(self._cluster.metadata) as client:
-            what = "it cannot know what it held: it answers UNKNOWN, not ABSENT"
+            what = "it does not know which entries it had: it answers UNKNOWN, not ABSENT"
             between = await self._trace(client, ledger, entry_id, what)
             took, good = await self._repair(client, victim.bookie_id)
             after = await self._trace(client, ledger, entry_id, f"the copies are back, {took:.1f} s later")
@@ -78,7 +78,7 @@ class RepairAct:
         good = good and not before.problems and between.copies[0].verdict == "unknown" and not after.problems
         self.result["same"] = good and _checksums(before) == _checksums(after)
         if not self.result["same"]:
-            self._view.problem(f"{victim.bookie_id} has not got everything back")
+            self._view.problem(f"{victim.bookie_id} still lacks copies")
         return bool(self.result["same"])
 
     async def _lose_disk(self, bookie: LocalBookie) -> None:

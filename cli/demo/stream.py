@@ -112,7 +112,7 @@ class StreamAct:
 
     async def _tail_to_the_end(self, streams: StreamStore) -> Tally:
         found = await tally_of(_tail(streams), [self._count])
-        self._view.step(f"the reader came to the end of the stream: {found.lines:,} flights")
+        self._view.step(f"the reader reached the end of the stream: {found.lines:,} flights")
         if self._with_spark:
             self._view.waiting("Spark counts the rest")
         return found

@@ -181,7 +181,7 @@ class BookieConnection(Protocol):
         """Queue an explicit LAC, to be sent together with those of other ledgers; never waits.
 
         While the bookie is busy, the LAC, or a newer one of the ledger, is sent again. A bookie that refuses it for
-        another reason takes no batch of the ledger either, so it is dropped.
+        another reason does not accept a batch of the ledger either, so it is dropped.
 
         Args:
             on_lost: called, later, if the connection was lost before the bookie acknowledged the LAC.

@@ -119,7 +119,7 @@ class BucketJanitor:
             return False
         if self._manifest.remedy:
             why = f"{self._manifest.unreadable}: {self._manifest.remedy}"
-            self._totals.failed(f"nothing is merged or removed, and the manifest stays: {why}")
+            self._totals.failed(f"nothing is merged or removed, and the manifest is kept: {why}")
             return False
         if owner is None and complete and not await self._explained(objects):
             return False
@@ -183,7 +183,7 @@ class BucketJanitor:
             self._totals.failed(f"nothing is removed in this pass: {why}")
             return 0
         if not await self._survey.refresh(everything=True):
-            sometimes("offload: removes nothing, for the listing of ledgers broke off")
+            sometimes("offload: removes nothing, for the listing of ledgers was incomplete")
             return 0
         if await self.is_behind():
             # Bookies have detected it since the pass began.

@@ -66,7 +66,7 @@ class RecordsCopier:
         try:
             return await read_records(self._store, self._workers)
         except (DamagedFile, ObjectDamaged) as error:
-            _log.error("the copy of the records of streams is damaged, and made anew", error=error.message)
+            _log.error("the copy of the stream records is damaged and is written again", error=error.message)
             return RecordsCopy()
 
     async def _records(self) -> dict[str, bytes]:

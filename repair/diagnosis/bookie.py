@@ -151,8 +151,8 @@ def _lookups(change: SampleDelta) -> BottleneckFinding | None:
         change.name,
         min(1.0, busy),
         (
-            Evidence("of the time the index was asked", busy, "part", BUSY),
-            Evidence("a question to it", each, "s", SLOW_LOOKUP_SECONDS),
+            Evidence("of the time the index was read", busy, "part", BUSY),
+            Evidence("an index lookup", each, "s", SLOW_LOOKUP_SECONDS),
             Evidence("all questions together", asked, "s"),
             Evidence("all reads from entry logs together", read, "s"),
         ),
@@ -177,7 +177,7 @@ def _reads(change: SampleDelta) -> BottleneckFinding | None:
         (
             Evidence("of the time entry logs were read", busy, "part", BUSY),
             Evidence("a read from an entry log", each, "s", SLOW_READ_SECONDS),
-            Evidence("a read, wherever it was found", change.mean("tallybook_bookie_read_seconds"), "s"),
+            Evidence("a read, from caches or entry logs", change.mean("tallybook_bookie_read_seconds"), "s"),
             *(
                 Evidence(
                     f"batches from {name}", change.rate("tallybook_bookie_read_batches_total", source=source), "/s"

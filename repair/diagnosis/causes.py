@@ -38,14 +38,14 @@ MEANINGS: Final = {
     Cause.FLUSH: "adds wait for space, because entry logs are not written as fast as adds come",
     Cause.INDEX: "index lookups or writes take longer than the entry logs",
     Cause.READS: "reads wait for the disk",
-    Cause.ARCHIVE: "the object store takes less than there is to archive",
+    Cause.ARCHIVE: "the object store is too slow for the data to be archived",
     Cause.METADATA: "the metadata store is slow, or does not answer",
     Cause.CPU: "an event loop has no processor time left",
     Cause.NETWORK: "adds spend more time in the network than in the bookies",
     Cause.OVERLOADED: "clients send more requests than the limits admit",
-    Cause.CLIENTS: "nothing in the cluster is a bottleneck: it does all that its clients ask",
-    Cause.IDLE: "there are next to no requests",
-    Cause.UNKNOWN: "no bookie has shown its metrics",
+    Cause.CLIENTS: "no part of the cluster is a bottleneck: it serves all requests of its clients",
+    Cause.IDLE: "there are almost no requests",
+    Cause.UNKNOWN: "no bookie has reported its metrics",
 }
 
 ADVICE: Final = {

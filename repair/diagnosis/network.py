@@ -44,9 +44,9 @@ def _between(client: SampleDelta, inside: float, late: float) -> BottleneckFindi
         client.name,
         min(1.0, way / outside),
         (
-            Evidence("an add on its way, there and back", way, "s", FAR_SECONDS),
+            Evidence("an add in the network, both ways", way, "s", FAR_SECONDS),
             Evidence("an add, as this client sees it", outside, "s"),
             Evidence("an add, in the slowest bookie", inside, "s"),
-            Evidence("how late event loops were", late, "s"),
+            Evidence("delay of event loops", late, "s"),
         ),
     )

@@ -49,7 +49,7 @@ def _processor(change: SampleDelta) -> BottleneckFinding | None:
         min(1.0, max(busy, late / LATE_SECONDS / 2)),
         (
             Evidence("of a processor taken by the event loop", busy, "part", LOOP_BUSY),
-            Evidence("how late its timers came", late, "s", LATE_SECONDS),
+            Evidence("delay of its timers", late, "s", LATE_SECONDS),
             Evidence("of a processor taken by all threads", change.rate("process_cpu_seconds_total"), "part"),
         ),
     )
@@ -106,8 +106,8 @@ def _object_store(change: SampleDelta) -> BottleneckFinding | None:
         (
             Evidence("of the time a request was in progress", busy, "part", BUSY),
             Evidence("a request", change.mean("tallybook_archive_request_seconds"), "s"),
-            Evidence("of the time requests waited, since it wanted fewer", slowed, "part", SLOWED),
-            Evidence("answers that it wants fewer", wanted_fewer, "", 1),
+            Evidence("of the time requests waited because the store wanted fewer", slowed, "part", SLOWED),
+            Evidence("answers that asked for fewer requests", wanted_fewer, "", 1),
             Evidence("requests that failed", failed, "", 1),
             Evidence("of all requests", part, "part", OFTEN),
             Evidence("ledgers that wait", waiting, ""),
@@ -135,7 +135,7 @@ def _overload(change: SampleDelta) -> BottleneckFinding | None:
         change.name,
         part,
         (
-            Evidence("of what was asked turned away", part, "part", REFUSED),
+            Evidence("of requests refused", part, "part", REFUSED),
             *(Evidence(f"refused: {reason}", rate, "/s", SOME) for reason, rate in why.items()),
         ),
     )

@@ -28,7 +28,7 @@ from tallybook.offload.bucket.orphans import Owned
 from ..ledger_walk import WalkFindings, all_ledgers
 from .finding import FsckFinding, RepairStep, cut_off
 
-_REFUSED: Final = "the store does not give the object"
+_REFUSED: Final = "the store does not return the object"
 LEDGERS_PER_PROBE: Final = 1_000
 STILL: Final = "bookies still have the ledger, and keep it"
 ALONE: Final = "it was the only copy: restore the object from a version or a replica of the bucket"
@@ -105,7 +105,9 @@ async def _compared(store: ObjectStore, reader: ArchiveReader, receipt: Receipt)
 def _of(metadata: LedgerMetadata, receipt: Receipt, problem: str) -> FsckFinding:
     where = f"ledger {metadata.ledger_id}, object {receipt.key}"
     if problem.startswith(_REFUSED):
-        return FsckFinding(problem, where, "bad", "it may be whole: restore its storage class, or the right to read it")
+        return FsckFinding(
+            problem, where, "bad", "it may be intact: restore its storage class, or the right to read it"
+        )
     if metadata.copies_released:
         return FsckFinding(problem, where, "lost", ALONE)
     return FsckFinding(problem, where, "bad", STILL)

@@ -63,7 +63,7 @@ def _copy_findings(found: LedgerCheck, metadata: LedgerMetadata) -> list[FsckFin
             remedy = "bring it back; if it is lost, the auditor publishes its ledgers for repair after lost_after_s"
             problems.append(FsckFinding(f"the bookie does not answer{why}", where, "bad", remedy))
         elif lack.first >= grows_at and (not recoverable or no_good_copy_left(found, metadata, lack.first)):
-            too_few = "no bookie has a good copy" if recoverable else "too few bookies know what they held"
+            too_few = "no bookie has a good copy" if recoverable else "too few bookies know which entries they had"
             remedy = f"{too_few}, so it cannot be recovered: {ACCEPT_LOSS}"
             problems.append(FsckFinding(f"the copy is {lack.verdict}{why}", where, "bad", remedy))
         elif lack.first >= grows_at:

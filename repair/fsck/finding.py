@@ -40,4 +40,4 @@ class FsckFinding(NamedTuple):
 
 def cut_off(where: str) -> FsckFinding:
     """The finding for an incomplete listing."""
-    return FsckFinding("a listing was cut off", where, "bad", "the rest was not checked: run fsck again")
+    return FsckFinding("a listing was incomplete", where, "bad", "the rest was not checked: run fsck again")

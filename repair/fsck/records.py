@@ -52,7 +52,7 @@ RECORD_KINDS: Final = (
         TASKS, "task of the repair", decoding(decode_task), "delete it: the auditor finds its ledgers again", True
     ),
     RecordKind("repair/auditor", "who audits", decoding(_anything), ""),
-    RecordKind("repair/", "record of the repair", decoding(load_json), "delete it: the auditor writes it anew"),
+    RecordKind("repair/", "record of the repair", decoding(load_json), "delete it: the auditor writes it again"),
     RecordKind(
         BEHIND,
         "that the store was restored from an older copy",
@@ -60,12 +60,12 @@ RECORD_KINDS: Final = (
         f"do not delete it: without it bookies drop what these metadata do not name; {BEHIND_REMEDY}",
     ),
     RecordKind(REPLACED, "that a bookie was replaced", decoding(_anything), ""),
-    RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it anew"),
+    RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it again"),
     RecordKind(
         SECURED,
         "whether the cluster requires security",
         decoding(_required),
-        "'cluster require-security' writes it anew",
+        "'cluster require-security' writes it again",
     ),
     RecordKind("archive/leader", "who archives", decoding(_anything), ""),
     RecordKind(
@@ -78,9 +78,9 @@ RECORD_KINDS: Final = (
         "archive/sealed",
         "that the archive is sealed",
         decoding(load_json),
-        "delete it: an offloader with keys of the archive writes it anew",
+        "delete it: an offloader with keys of the archive writes it again",
     ),
-    RecordKind("archive/", "record of the archive", decoding(load_json), "delete it: the offloader writes it anew"),
+    RecordKind("archive/", "record of the archive", decoding(load_json), "delete it: the offloader writes it again"),
     RecordKind(ATTEMPTS, "attempt of a sink", decoding(_attempt), "the offloader removes what attempts have left"),
     RecordKind(ATTEMPTS_ONCE, "attempt of a sink", decoding(_attempt), "the offloader removes what attempts have left"),
     RecordKind(CLOCK, "clock of the sinks", decoding(_number), "restore the metadata from a copy"),

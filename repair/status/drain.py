@@ -111,8 +111,8 @@ async def check_can_end(store: MetadataStore, membership: Membership, bookie_id:
         too = f", with {', '.join(sorted(named))} being drained, too" if named else ""
         wait = ", or wait until that drain has ended," if named else ""
         reasons.append(
-            f"{which} ({some_ids(first_ids, stuck)}), and too few bookies outside of their ensembles take writes{too} "
-            f"(in all: {', '.join(sorted(others)) or 'none'}). Add bookies{wait} first"
+            f"{which} ({some_ids(first_ids, stuck)}), and too few bookies outside of their ensembles accept writes{too}"
+            f" (in all: {', '.join(sorted(others)) or 'none'}). Add bookies{wait} first"
         )
     if findings.unreadable:
         which = counted(findings.unreadable, "ledger")

@@ -34,11 +34,11 @@ from ..service import STALE_SECONDS, age_of, repair_status
 from .check import CopyCheck, LedgerCheck, damaged_of, no_good_copy_left
 
 _AS_ARCHIVED: Final = (
-    ", but the archive has one: it counts no more once the offloader lets bookies drop their copies, "
+    ", but the archive has one: it no longer counts once the offloader lets bookies drop their copies, "
     "offload.deletion_lag_s after archiving"
 )
-_NOT_KNOWN: Final = "why is not known"
-_REFUSED: Final = "why is not known, since a bookie refuses this client"
+_NOT_KNOWN: Final = "the reason is not known"
+_REFUSED: Final = "the reason is not known, since a bookie refuses this client"
 _PART: Final = 0.4
 """Part of the deadline for the check of a ledger's copies, and for each round of questions to bookies."""
 
@@ -113,7 +113,7 @@ async def _why(
     crowded = next((each for each in fragments if not set(writable) - set(each.bookies)), None)
     if crowded is not None:
         others = ", ".join(name for name in crowded.bookies if name != bookie_id)
-        return f"no bookie besides {others or bookie_id} takes writes, so none can replace it: add one"
+        return f"no bookie besides {others or bookie_id} accepts writes, so none can replace it: add one"
     if metadata.closed or metadata.last_fragment not in fragments:
         return ""
     return _why_open(metadata, await _member_states(world, metadata, timeout_s))
@@ -155,14 +155,14 @@ def _why_open(metadata: LedgerMetadata, states: Mapping[str, _MemberState]) -> s
     silent = {name for name, each in states.items() if each is _MemberState.NOTHING}
     none_good = {_MemberState.LOST, _MemberState.DAMAGED}.issuperset(states.values())
     if not has_writer and (none_good or not can_be_recovered(metadata, lost)):
-        return f"it is open, and too few bookies have what they held of it: {ACCEPT_LOSS}"
+        return f"it is open, and too few bookies still have their entries of it: {ACCEPT_LOSS}"
     if not has_writer and not can_be_recovered(metadata, lost | silent):
         return f"it is open, and too few of its bookies answer: bring back {', '.join(sorted(silent))}"
     if metadata.key_verifier:
         return "it is open and has a password: close it, or use 'ledger recover LEDGER --password-file FILE'"
     state = "it is open and its writer is connected" if has_writer else "it is open"
     if not can_be_recovered(metadata, lost | silent):
-        return f"{state}, and too few of its bookies know what they held for the repair to end it: close it"
+        return f"{state}, and too few of its bookies know which entries they had for the repair to end it: close it"
     return f"{state}: the repair ends it after its open_grace_s"
 
 
@@ -170,7 +170,7 @@ class _MemberState(Enum):
     """The answer of a member of the last fragment."""
 
     WRITER = "a writer is connected"
-    GOOD = "it has what it held"
+    GOOD = "it has its data"
     DAMAGED = "it knows a damaged copy"
     LOST = "it lost its data, or has another ledger"
     NOTHING = "it does not answer in time, or does not know the ledger"
@@ -208,7 +208,7 @@ async def _why_nothing_moves(world: ClientWorld) -> str:
             return "the repair is paused: 'cluster audit --resume'"
         age_s = age_of(await repair_status(world.store), world.clock)
     except (DamagedFile, NewerFormat) as error:
-        return f"whether the repair is at work is not known: {error.message}"
+        return f"it is not known whether the repair is running: {error.message}"
     if age_s is None or age_s >= STALE_SECONDS:
-        return "no auditor is at work: is 'tallybook repair run' running?"
+        return "no auditor is running: is 'tallybook repair run' running?"
     return ""

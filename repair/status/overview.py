@@ -82,7 +82,7 @@ class BookieView:
         else:
             if self.status.read_only and self.wanted is RequestedMode.NORMAL:
                 used = f"{self.status.disk_used_fraction:.0%}"
-                found.append(f"{self.bookie_id} takes no writes by itself: its disk is {used} full, or failing")
+                found.append(f"{self.bookie_id} accepts no writes: its disk is {used} full, or failing")
             if self.status.damaged_batches:
                 found.append(
                     f"{self.bookie_id} knows {counted(self.status.damaged_batches, 'damaged copy', 'damaged copies')}"
@@ -184,7 +184,7 @@ class Overview:
             found.append("no bookie is registered")
         found += self._too_few_writable()
         if self.ledgers is not None and not self.ledgers.complete:
-            found.append("the listing of ledgers was cut off: not all of them were counted")
+            found.append("the listing of ledgers was incomplete: not all of them were counted")
         if self.ledgers is not None and self.ledgers.unreadable:
             found.append(f"the metadata of {counted(self.ledgers.unreadable, 'ledger')} cannot be decoded")
         if self.ledgers is not None:
@@ -192,9 +192,9 @@ class Overview:
         found += self._to_recover_by_hand()
         found += self._too_large()
         if self.audit_age_s is None:
-            found.append("no auditor has ever looked: 'tallybook repair run' is not running")
+            found.append("no auditor has run yet: 'tallybook repair run' is not running")
         elif self.audit_age_s >= STALE_SECONDS:
-            found.append(f"no auditor has looked for {self.audit_age_s:,} s: is 'tallybook repair run' running?")
+            found.append(f"no auditor has run for {self.audit_age_s:,} s: is 'tallybook repair run' running?")
         if self.under_replicated:
             found.append(f"{counted(self.under_replicated, 'ledger has', 'ledgers have')} too few good copies")
         return found

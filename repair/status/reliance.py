@@ -22,10 +22,8 @@ from ..replaced_bookies import replacements
 from ..service import repair_status
 from .drain import some_ids
 
-_WAIT_FOR_REPAIR: Final = (
-    "wait until the repair has given them back, which open ledgers may get once they are closed: 'ledger recover'"
-)
-_DRAIN_FIRST: Final = "put its old disk back, and let others get them first: 'bookie drain'"
+_WAIT_FOR_REPAIR: Final = "wait until the repair has restored them; open ledgers must be closed first: 'ledger recover'"
+_DRAIN_FIRST: Final = "put its old disk back, and move them to other bookies first: 'bookie drain'"
 _START_OTHERS: Final = "so it is not known what they lack: start them, and try again"
 
 

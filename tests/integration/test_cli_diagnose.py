@@ -68,7 +68,7 @@ def test_a_hanging_bookie_is_named_and_so_is_an_address_without_a_server(cli, tm
 def test_a_process_whose_event_loop_only_computes_is_named(cluster, blocked):
     told = cluster("cluster", "diagnose", "--seconds", 3, "--process", blocked, "--json").json
     assert (told["verdict"], told["findings"][0]["process"]) == ("cpu-bound", blocked), told
-    late = {each["what"]: each for each in told["findings"][0]["evidence"]}["how late its timers came"]
+    late = {each["what"]: each for each in told["findings"][0]["evidence"]}["delay of its timers"]
     assert late["value"] >= late["above"]
 
 

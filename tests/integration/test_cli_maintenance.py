@@ -72,7 +72,7 @@ def test_a_bookie_is_drained_and_then_may_be_switched_off(cli, tmp_path):
         assert (late.code, f"still names {name}" in late.err) == (5, True)
         assert late.err.startswith(f"draining {name}: 1 ledger still names {name}"), "a pipe is told how far it is"
         assert late.err.splitlines()[0].endswith(
-            f": {ledger} (no auditor is at work: is 'tallybook repair run' running?)"
+            f": {ledger} (no auditor is running: is 'tallybook repair run' running?)"
         )
         status = cluster("cluster", "status").out.decode()
         assert f"{name} is drained; 1 ledger names it: {ledger}" in status

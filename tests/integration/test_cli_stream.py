@@ -167,7 +167,7 @@ def test_ctrl_c_ends_a_tail_cleanly_and_an_append_with_what_is_confirmed(cluster
     out, err = appending.communicate()
     assert out.decode().strip() == cluster("stream", "info", stream, "--json").json["last_position"]
     assert b"2 records, 6 bytes confirmed" in err
-    assert err.endswith(b"; go on with line 3 of the input\n")
+    assert err.endswith(b"; continue with line 3 of the input\n")
     # It has released the stream: the next writer need not wait.
     append(cluster, stream, b"three\n", "--wait", 0)
 

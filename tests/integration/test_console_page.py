@@ -367,7 +367,7 @@ def test_every_finding_of_the_diagnosis_is_shown_with_its_process_and_its_eviden
         finding = rows(page, "Findings").filter(has_text="cpu-bound")
         finding.wait_for()
         assert blocked in finding.text_content()
-        assert "how late its timers came" in finding.locator(".evidence .above").last.text_content()
+        assert "delay of its timers" in finding.locator(".evidence .above").last.text_content()
         page.locator(".diagnosis", has_text=f"cpu-bound ({blocked})").wait_for()
         page.locator(".silent li", has_text="127.0.0.1:1 is silent").wait_for()
 

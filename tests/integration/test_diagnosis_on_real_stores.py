@@ -179,7 +179,7 @@ async def test_a_slow_object_store_is_named_during_the_first_pass(cluster, tmp_p
     told = named(found, Cause.ARCHIVE, process, "of the time a request was in progress")
     assert told["a request"].value >= REQUEST_SECONDS
     assert told["ledgers that wait"].value >= LEDGERS
-    assert told["answers that it wants fewer"].value == told["requests that failed"].value == 0
+    assert told["answers that asked for fewer requests"].value == told["requests that failed"].value == 0
 
 
 async def test_an_object_store_that_wants_fewer_requests_is_named(cluster, tmp_path):
@@ -188,8 +188,8 @@ async def test_an_object_store_that_wants_fewer_requests_is_named(cluster, tmp_p
     async with offloading(cluster, tmp_path, busy) as process:
         found = await said_of(cluster, process, Cause.ARCHIVE)
     told = named(
-        found, Cause.ARCHIVE, process, "answers that it wants fewer", "of all requests",
-        "of the time requests waited, since it wanted fewer",
+        found, Cause.ARCHIVE, process, "answers that asked for fewer requests", "of all requests",
+        "of the time requests waited because the store wanted fewer",
     )  # fmt: skip
     assert told["of all requests"].value == pytest.approx(0.5, abs=0.2)
     assert told["ledgers that wait"].value >= LEDGERS
@@ -247,8 +247,8 @@ async def test_a_gateway_that_is_asked_for_more_streams_than_it_may_have_is_name
         for call in let_in:
             call.cancel()
     why = "refused: calls for lack of space or credit"
-    told = named(found, Cause.OVERLOADED, addresses.http, "of what was asked turned away", why)
-    assert told["of what was asked turned away"].value == pytest.approx(1, abs=0.2), "no other calls come"
+    told = named(found, Cause.OVERLOADED, addresses.http, "of requests refused", why)
+    assert told["of requests refused"].value == pytest.approx(1, abs=0.2), "no other calls come"
 
 
 # --- the metadata -----------------------------------------------------------------------------------------------------
@@ -433,8 +433,8 @@ async def test_an_index_that_takes_long_for_a_question_is_named(tmp_path):
         async with under_way(*(jump_about(node, ledger_id) for ledger_id in IN_LEDGERS)):
             found = await said_of_bookie(node)
         node.index.lookup_seconds = 0
-    told = named(found, Cause.INDEX, "b1", "of the time the index was asked", "a question to it")
-    assert told["a question to it"].value >= LOOKUP_SECONDS
+    told = named(found, Cause.INDEX, "b1", "of the time the index was read", "an index lookup")
+    assert told["an index lookup"].value >= LOOKUP_SECONDS
     assert told["all questions together"].value > found.seconds > told["all reads from entry logs together"].value
 
 

@@ -220,7 +220,7 @@ def test_more_than_is_let_in_is_named():
             one.add(60, size=1_000, pause_seconds=0.5)
             return await one.diagnosis()
 
-    named(verdict_of(play), Cause.OVERLOADED, "b1", "of what was asked turned away", "refused: bytes in flight")
+    named(verdict_of(play), Cause.OVERLOADED, "b1", "of requests refused", "refused: bytes in flight")
 
 
 def test_a_bookie_with_little_to_do_waits_for_its_clients():
@@ -279,8 +279,8 @@ def test_a_network_that_takes_longer_than_the_bookies_is_named(delay_seconds: fl
     if cause is Cause.CLIENTS:
         named(found, cause, "", "batches added")
         return
-    told = named(found, cause, "g1", "an add on its way, there and back")
-    assert told["an add on its way, there and back"].value == pytest.approx(2 * delay_seconds, rel=0.2)
+    told = named(found, cause, "g1", "an add in the network, both ways")
+    assert told["an add in the network, both ways"].value == pytest.approx(2 * delay_seconds, rel=0.2)
 
 
 def test_every_add_and_every_write_is_in_a_histogram():

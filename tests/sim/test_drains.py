@@ -118,4 +118,4 @@ async def test_a_drain_says_that_it_is_not_known_whether_the_repair_is_at_work_w
     await client.world.store.write_record(PAUSED_RECORD, b"rubbish", None)
     name = ledger.last_fragment.bookies[0]
     why = await why_still_referenced(client.world, name, [ledger.ledger_id], within_s=5)
-    assert why[ledger.ledger_id].startswith("whether the repair is at work is not known: ")
+    assert why[ledger.ledger_id].startswith("it is not known whether the repair is running: ")

@@ -179,7 +179,7 @@ async def test_a_status_shows_bookies_and_ledgers_with_their_problems(cluster: M
     assert f"{other} knows 1 damaged copy" in sick
     assert f"{third} is away" in sick
     await cluster.world.clock.sleep(STALE_SECONDS / 2)
-    assert "no auditor has looked" not in sick
+    assert "no auditor has run" not in sick
     growing.abandon()
 
 
@@ -191,7 +191,7 @@ async def test_a_status_without_an_auditor_says_so_and_reports_a_silent_bookie(
     found = await overview(client.world)
     assert found.bookies[0].mode == "no answer"
     assert "bookie-0 does not answer" in found.problems
-    assert any("no auditor has ever looked" in problem for problem in found.problems)
+    assert any("no auditor has run yet" in problem for problem in found.problems)
 
 
 @scenario(bookies=4)
@@ -262,7 +262,7 @@ async def test_a_silent_auditor_is_reported(cluster: MemoryCluster, client: Clie
     at_ms = client.world.clock.wall_us() // 1000 - STALE_SECONDS * 1000
     await client.world.store.write_record("repair/status", b'{"at_ms": %d}' % at_ms, None)
     [problem] = (await overview(client.world)).problems
-    assert "no auditor has looked for 600 s" in problem
+    assert "no auditor has run for 600 s" in problem
 
 
 # -- a round on demand -------------------------------------------------------------------------------------------------
@@ -459,14 +459,14 @@ async def test_each_ledger_that_holds_up_a_drain_says_why(cluster: MemoryCluster
     by_bookie = {name: await why_at(name) for name in cluster.bookies}
     said = {ledger_id: {why[ledger_id] for why in by_bookie.values() if ledger_id in why} for ledger_id in ids}
     assert all(why.startswith("no bookie has a good copy of entries 0 to ") for why in said[bad.ledger_id])
-    assert said[waiting.ledger_id] == {"no auditor is at work: is 'tallybook repair run' running?"}
+    assert said[waiting.ledger_id] == {"no auditor is running: is 'tallybook repair run' running?"}
     assert said[alive.id] == {"it is open and its writer is connected: the repair ends it after its open_grace_s"}
     assert all("password" in why for why in said[secret.id])
     assert all("--accept-loss" in why for why in said[torn.id])
     # Without a fourth one, none can take the place.
     one, *_ = waiting.last_fragment.bookies
     cluster.die(next(name for name in cluster.bookies if name not in waiting.last_fragment.bookies))
-    assert "takes writes, so none can replace it: add one" in (await why_at(one))[waiting.ledger_id]
+    assert "accepts writes, so none can replace it: add one" in (await why_at(one))[waiting.ledger_id]
 
 
 @scenario(bookies=5)

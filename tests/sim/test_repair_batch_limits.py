@@ -119,7 +119,7 @@ async def test_a_member_that_cannot_be_replaced_gets_what_it_takes_and_status_na
         }
         [named] = [each for each in (await overview(client.world)).problems if "cannot be copied" in each]
         assert named.startswith(f"ledger {ledger_id} cannot be copied")
-        assert f"{smaller.bookie_id} takes no batch of" in named
+        assert f"{smaller.bookie_id} does not accept a batch of" in named
         # Its setting is raised.
         cluster.die(smaller.bookie_id)
         smaller.max_batch_bytes = MAX_BATCH_BYTES
@@ -144,4 +144,4 @@ async def test_a_drain_says_that_bookies_take_too_small_batches(cluster: MemoryC
         why = await why_still_referenced(client.world, leaving, [ledger.ledger_id], within_s=5)
         problems = (await overview(client.world)).problems
     assert f"{small.bookie_id} up to {LIMIT} bytes): raise their journal.max_commit_bytes" in why[ledger.ledger_id]
-    assert any(f"{small.bookie_id} takes no batch of" in each for each in problems)
+    assert any(f"{small.bookie_id} does not accept a batch of" in each for each in problems)

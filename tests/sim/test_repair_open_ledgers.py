@@ -327,7 +327,9 @@ async def test_status_and_fsck_promise_no_repair_of_an_open_ledger_that_cannot_b
     assert ledgers is not None
     [problem] = ledgers.open_lacking.problems
     where = ", ".join(sorted((one, other)))
-    assert problem.startswith(f"open ledger {ledger_id} may lack copies at {where}: too few others know what they held")
+    assert problem.startswith(
+        f"open ledger {ledger_id} may lack copies at {where}: too few others know which entries they had"
+    )
     assert {"--accept-loss" in each.remedy for each in await findings_of(client)} == {True}
 
 

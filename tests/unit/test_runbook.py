@@ -82,7 +82,7 @@ def test_every_message_that_is_quoted_is_one_that_the_code_has():
     [
         ("journal damaged", True),
         ("in limbo until repaired: the journal lost records", True),
-        ("takes no writes by itself: its disk is 96% full", True),
+        ("accepts no writes: its disk is 96% full", True),
         ("... is registered with another directory ...", True),
         ("NotEnoughBookies", True),
         ("the journal is damaged: FILE at OFFSET", False),

@@ -14,7 +14,7 @@ Measured properties of the binding that shape this file:
   valid ends the process.
 - If a block cannot be read, every seek to a key in it fails. New rows go into another block, and are found by their key
   only, since a search reads all blocks of the range; deleting a range does not help; and a compaction that meets the
-  block fails, after which RocksDB takes no more writes until it is opened again.
+  block fails, after which RocksDB accepts no more writes until it is opened again.
 - Iterators are snapshots, so each search makes its own. What a ``get`` found a moment before may not be in it.
 - A search passes over every deleted row near its key that is in the write buffer, also rows in a deleted range: 0.3 us
   for each, bounds or not, while it holds the GIL. A ``get`` does not. So a batch whose first id is known is read by
