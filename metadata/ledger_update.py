@@ -82,7 +82,7 @@ class LedgerUpdater:
                 wanted = transition(current.value)
                 if wanted == current.value:
                     if current is not known:
-                        sometimes("update: the change is there already")
+                        sometimes("update: the change was already made")
                         return current
                     # ``known`` may be old. Only a value read now proves that there is nothing to do.
                     current = None

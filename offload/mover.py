@@ -181,7 +181,7 @@ class Mover:
         try:
             return (await self._updater.update(ledger.ledger_id, begin)).value
         except (Conflict, NoSuchLedger):
-            sometimes("offload: another was first")
+            sometimes("offload: another offloader was first")
             return None
 
     async def _write(self, members: Sequence[LedgerMetadata], object_id: str) -> Moved:
@@ -199,7 +199,7 @@ class Mover:
         try:
             found = await read_back(self._store, self._workers, key, encoded)
         except (ObjectMissing, ObjectDamaged):
-            sometimes("offload: what is read back is not what was written")
+            sometimes("offload: an object reads back different bytes")
             raise
         if self._ready is not None:
             # The archive may have been relocated meanwhile.
@@ -217,7 +217,7 @@ class Mover:
             await self._updater.update(ledger_id, partial(commit_archived, receipt=receipt))
         except (Conflict, NoSuchLedger):
             # Taken over by another attempt, or deleted. The object is an orphan once none of its ledgers counts in it.
-            sometimes("offload: another has taken over")
+            sometimes("offload: another offloader has taken over")
             return False
         return True
 

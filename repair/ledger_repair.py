@@ -222,7 +222,7 @@ class LedgerRepairer:
         if drop_stray_missed(current.value) != current.value:
             # Clients of earlier versions left missed ranges of bookies that are in no ensemble; no repair of a replica
             # removes these.
-            sometimes("repair: a missed range of no place is taken away")
+            sometimes("repair: a missed range without a position is removed")
             current = await self._updater.update(metadata.ledger_id, drop_stray_missed, known=current)
         if order.thorough:
             # Without ``thorough`` a bookie may have unchecked replicas; a thorough task handles these.
@@ -268,7 +268,7 @@ class LedgerRepairer:
             await self._copier.verify_copies(metadata, replica, missed, lost=order.gone, on_copied=done.add_copied)
         except DataMissing:
             # It may have the only copy. Then the other members get that first, and a later repair compares.
-            sometimes("repair: what a member lacks on record cannot be compared")
+            sometimes("repair: a missed range of a member cannot be compared")
             return False
         return True
 
@@ -325,7 +325,7 @@ class LedgerRepairer:
             raise NotEnoughBookies(error.message) from error
         if target not in changed.value.fragment_of(replica.first).bookies:
             return changed  # another process has replaced the bookie by another one
-        sometimes("repair: a bookie takes a lost place")
+        sometimes("repair: a bookie takes a lost position")
         done.replaced += 1
         # Before the metadata named it, its gc might have dropped the copies if this process was suspended for long.
         await self._copier.complete(

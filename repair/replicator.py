@@ -267,7 +267,7 @@ class _TaskRun:
                     workers.create_task(self._worker(repair))
             renewing.cancel()
         if self._held is not None and self._todo:
-            sometimes("repair: a task is put back for a pause")
+            sometimes("repair: a task is returned during a pause")
             await self._board.release(self._held, self._todo, self._progress.snapshot())
         elif self._held is not None:
             await self._board.finish(self._held)

@@ -379,7 +379,7 @@ class GarbageCollector:
         while after is not None:
             page = await self._held.index.survey_ledgers(after, PAGE_LEDGERS)
             for unreadable in page.unreadable:
-                sometimes("collector: passes over what the index cannot tell")
+                sometimes("collector: skips rows that the index cannot read")
                 first, last = unreadable
                 _log.warning("the index cannot be read for some ledgers", first_ledger_id=first, last_ledger_id=last)
                 self._damage.unreadable += 1
@@ -435,7 +435,7 @@ class GarbageCollector:
                 held.cache.forget(ledger_id)
                 held.stored.forget(ledger_id)
                 if held.cache.flushes(ledger_id):
-                    sometimes("collector: a checkpoint is writing what is to be dropped")
+                    sometimes("collector: a checkpoint is writing rows that are to be dropped")
                 else:
                     gone.append(ledger_id)
         if gone:
@@ -460,7 +460,7 @@ class GarbageCollector:
         # In one turn, including the call of the index: batches that enter a buffer later get rows after this change.
         gone = [ledger_id for ledger_id in known if self._is_idle(ledger_id)]
         if gone:
-            sometimes("collector: drops copies that others have now")
+            sometimes("collector: drops over-replicated copies")
             with self._over_replication.visits.shut(gone):
                 await held.index.apply((), {}, drop_rows=gone, frees_space=True)
             for ledger_id in gone:
@@ -475,7 +475,7 @@ class GarbageCollector:
         """Whether no request uses the ledger in this turn, and no repair has for a while."""
         ledger = self._held.table.get(ledger_id)
         if (ledger is not None and ledger.users) or self._held.cache.holds(ledger_id):
-            sometimes("collector: a repair works on copies that others have now")
+            sometimes("collector: a repair works on over-replicated copies")
             return False
         return self._over_replication.is_unvisited(ledger_id)
 

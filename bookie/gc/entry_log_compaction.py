@@ -81,7 +81,7 @@ class Compaction:
             async for piece in pieces:
                 whole &= await self._move(await self._contents.live(piece))
         if not whole:
-            sometimes("compaction: a log stays for what is damaged in it")
+            sometimes("compaction: keeps a log that has a damaged batch")
             return 0
         return await self.remove(log_id)
 

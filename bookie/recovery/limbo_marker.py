@@ -51,7 +51,7 @@ class LimboMarker:
         """
         if self._table.limbo.awaits_registration:
             async with self._changing:
-                sometimes("boot: enrolled in the place of another bookie")
+                sometimes("boot: registered in place of another bookie")
                 limbo = self._table.limbo.reaching(await self._below(), awaits_registration=False)
                 await self._store(limbo)
                 self._table.end_doubt(limbo)

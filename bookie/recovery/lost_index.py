@@ -79,7 +79,7 @@ class IndexSources:
             try:
                 return await lost_below(self.ids_below, self.seen)
             except MetadataUnavailable as error:
-                sometimes("rebuild: the metadata are away")
+                sometimes("rebuild: the metadata are unavailable")
                 _log.warning("rebuilding the index waits for the id counter", error=error.message)
                 if not await backoff.pause():
                     raise

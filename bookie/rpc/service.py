@@ -224,7 +224,7 @@ class BookieService:
             raise InvalidConfig(f"{self._store.bookie_id} is not of cluster {hello.cluster_id!r}")
         current = self._store.incarnation
         if hello.expected is not None and hello.expected != current:
-            sometimes("service: meant for another life")
+            sometimes("service: request for another incarnation")
             raise StaleIncarnation(
                 f"{self._store.bookie_id} runs with directory {current.directory_uuid}, boot {current.boot}, "
                 f"not with {hello.expected.directory_uuid}, boot {hello.expected.boot}"

@@ -297,7 +297,7 @@ class Scrubber:
             log_id for log_id, count in rows.items() if count > found.get(log_id, count) or log_id not in present
         }
         if lacking:
-            sometimes("scrub: rows point at what a log does not say that it has")
+            sometimes("scrub: rows point to batches that a log does not list")
             await self._check_rows_into(lacking)
 
     async def _rows_by_log(self, growing: Container[int]) -> Counter[int]:
@@ -307,7 +307,7 @@ class Scrubber:
             async for page in pages:
                 counts.update(row.location.log_id for row in page.rows)
                 for unreadable in page.unreadable:
-                    sometimes("scrub: passes over what the index cannot tell")
+                    sometimes("scrub: skips rows that the index cannot read")
                     _log.error(
                         "scrub found damage in the index",
                         first_ledger_id=unreadable.begin.ledger_id,
@@ -319,7 +319,7 @@ class Scrubber:
                     lost = lost or not (unreadable.is_row or unreadable.refused)
                 await self._check([row for row in page.rows if row.location.log_id in growing])
         if lost:
-            sometimes("scrub: gives the index up")
+            sometimes("scrub: gives up the index")
             _log.error("part of the index cannot be read: restart the bookie to rebuild the index")
             await self._give_up_index()
         return counts

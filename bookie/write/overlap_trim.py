@@ -62,7 +62,7 @@ class OverlapTrim:
                 return survey
             # In one turn, including the call of the index: rows of a checkpoint are seen above, or written later.
             if releases == self._cache.releases and not self._cache.overlapping(ledger_id, cut.first, cut.last):
-                sometimes("add: makes way for a batch")
+                sometimes("add: trims rows that overlap a batch")
                 await self._index.apply(cut.rows, {}, drop_keys=cut.drop_keys)
                 await self._index.sync()
         raise Busy(f"ledger {ledger_id}: other adds are changing the same entries; try again", retry_after_ms=RETRY_MS)

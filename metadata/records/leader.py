@@ -182,7 +182,7 @@ class Leadership:
             # The lease is renewed until here: no other leader starts while the work is still ending.
             over = renewal.done()
             if over:
-                sometimes("leader: has lost the lead")
+                sometimes("leader: lost the lease")
             await tasks.close()
             if not over:
                 await self._resign(term)
@@ -214,7 +214,7 @@ class Leadership:
                         term = await self._take(found)
                         if term is not None:
                             if holder not in (None, self._name):
-                                sometimes("leader: takes over from one that fell silent")
+                                sometimes("leader: takes over from one that is silent")
                             return term
                     else:
                         pause = min(pause, max(MIN_PAUSE_SECONDS, seen_at + lease - self._clock.monotonic()))

@@ -191,7 +191,7 @@ class BucketJanitor:
         again = await self._locate_ledgers(sizes)
         garbage = suspects.without(Owned.by(self._survey.ledgers.values(), locations.kept | again.kept))
         if garbage != suspects:
-            sometimes("offload: what had no owner has one after all")
+            sometimes("offload: an orphan candidate has an owner")
         return await self._remove(await self._without_needed(garbage, again, sizes))
 
     async def _locate_ledgers(self, sizes: dict[str, int]) -> LedgerLocations:
@@ -233,14 +233,14 @@ class BucketJanitor:
                 ledger_ids=sorted(locations.missing)[:MAX_NAMED],
             )
         if locations.astray:
-            sometimes("offload: the manifest knows better than the metadata where a ledger is")
+            sometimes("offload: the manifest names a newer object than the metadata")
             self._totals.failed(
                 f"{len(locations.astray)} ledgers are not in the objects that their metadata name, but where the "
                 "manifest says: those objects stay; the metadata seem to be an older copy: bring newer ones back",
                 ledger_ids=sorted(locations.astray)[:MAX_NAMED],
             )
         if locations.lost:
-            sometimes("offload: an object that ledgers are in is not in the bucket")
+            sometimes("offload: an object with ledgers is not in the bucket")
             keys = sorted(set(locations.lost.values()))
             self._totals.failed(
                 f"{len(keys)} objects with {len(locations.lost)} ledgers are not in {self._store.url}, as {keys[0]}: "

@@ -235,7 +235,7 @@ class BookieNode:
         if process is None:
             return False
         if self.disk.state.cuts_without_name():
-            self._env.oracle.mark("bookie: ends while a removed log is cut")
+            self._env.oracle.mark("bookie: ends while a removed log is truncated")
         process.kill(silent=silent)
         return True
 

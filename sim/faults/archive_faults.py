@@ -74,7 +74,7 @@ class ArchiveNemesis:
         if left:
             self._waiting[who, name] = (left - 1, strike)
         else:
-            self._env.oracle.mark("nemesis: struck an offloader at its work")
+            self._env.oracle.mark("nemesis: struck an offloader during an operation")
             self._later(AFTERWARDS_SECONDS * self._rng.random() ** 2, strike)
 
     def _kill(self, process: SimProcess) -> None:

@@ -31,7 +31,7 @@ def contradict(bookie: Bookie, oracle: Oracle, rng: Rng) -> None:
     batch = encode_batch(ledger_id, first, [b"forged"] * count, lac=-1, ledger_length=6 * count, written_at_us=0)
 
     def answered(answer: AddAnswer) -> None:
-        oracle.mark("bookie: other bytes offered for what it holds")
+        oracle.mark("bookie: got other bytes for an entry that it has")
         if answer.code == OK_CODE:
             oracle.violated("I8", f"{bookie.bookie_id} acks other bytes for entry {first} of ledger {ledger_id}")
         elif answer.code == Conflict.wire_code and not fits:

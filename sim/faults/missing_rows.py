@@ -63,7 +63,7 @@ class RowsAway:
         struck = [ledger_id for ledger_id in self._candidates() if self._rng.random() < 0.5]
         if self._away or not struck:
             return
-        self._oracle.mark("nemesis: rows of the metadata are away")
+        self._oracle.mark("nemesis: rows of the metadata are missing")
         self._oracle.missed.update(struck)
         self._away = {ledger_id: self._shared.ledgers.pop(ledger_id) for ledger_id in struck}
         self._tell(struck)

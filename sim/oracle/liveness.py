@@ -84,7 +84,7 @@ async def _come_to_rest(universe: Universe) -> None:
         await end_streams(universe)
     await finish_archiving(universe)
     if workload.asleep():
-        oracle.mark("client: asleep until all was over")
+        oracle.mark("client: frozen until the end of the run")
         await universe.until(lambda: not workload.asleep(), AWAKE_SECONDS, "simulation", "a client does not wake up")
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end")

@@ -218,7 +218,7 @@ class ObservedBookie:
         self._check_lac(ledger_id, answer.lac)
         if not self._memory_fails():
             return answer
-        self._oracle.mark("bookie: gave out a damaged copy")
+        self._oracle.mark("bookie: returned a damaged copy")
         return answer._replace(batches=tuple(map(_damaged, answer.batches)))
 
     async def _read(self, ledger_id: int, entry_id: int, read: Callable[[], Awaitable[T]]) -> T:

@@ -194,9 +194,9 @@ class Oracle:
         elif after.last_fragment != before.last_fragment and not before.closed:
             self.mark("ledger: its last fragment was replaced")
         elif after.fragments != before.fragments:
-            self.mark("ledger: a place was given to another bookie")
+            self.mark("ledger: a position was given to another bookie")
         if len(after.missed) > len(before.missed):
-            self.mark("ledger: missed entries went on record")
+            self.mark("ledger: a missed range was recorded")
         if before.state is LedgerState.OPEN and after.state is LedgerState.IN_RECOVERY:
             known.written_to = before
         if before.closed:

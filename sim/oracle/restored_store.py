@@ -219,7 +219,7 @@ class Restoration:
         store = self._universe.metadata.shared.client().store
         await RestoreRecordStore(store, SimClock(), self._rng).approve()
         await self._rounds()
-        self._oracle.mark("restored store: gone on with, and an id was deleted again")
+        self._oracle.mark("restored store: approved, and an id was deleted again")
         for name, held in (await self._held()).items():
             lost = sorted((before[name] & self._deleted_again) - held)
             self._oracle.expect(not lost, "I16", f"{name} has dropped ledgers {lost}, of which others were deleted")

@@ -137,7 +137,7 @@ class TieringReaders:
         except TallybookError as error:
             if is_defect(error):
                 raise
-            self._oracle.mark(f"historian: {type(error).__name__}")
+            self._oracle.mark(f"tiering reader: {type(error).__name__}")
 
     async def _read(self, client: ClientProcess, ledger_id: int, password: bytes) -> None:
         rng = client.rng
@@ -156,4 +156,4 @@ class TieringReaders:
                 if pause_seconds:
                     await self._clock.sleep(pause_seconds)
         reading.done(LedgerEnd(last, reader.metadata.length))
-        self._oracle.mark("historian: read a ledger to its end")
+        self._oracle.mark("tiering reader: read a ledger to its end")

@@ -352,7 +352,7 @@ class Streaming:
         ]
         if segments:
             await client.client.recover_ledger(pick(client.rng, segments[-3:]))
-            self.oracle.mark("meddler: recovered a segment that is written")
+            self.oracle.mark("meddler: recovered a segment that is being written")
 
     async def _list(self, streams: StreamStore, name: str) -> None:
         async for each in streams.list():

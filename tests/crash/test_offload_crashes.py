@@ -171,8 +171,8 @@ class Slow(CallSteps):
 @pytest.mark.parametrize(
     ("longest_s", "seeds", "met"),
     [
-        (0.1, 5, {"offload: another was first"}),
-        (20.0, 2, {"offload: another has taken over", "offload: a dead attempt is given up"}),
+        (0.1, 5, {"offload: another offloader was first"}),
+        (20.0, 2, {"offload: another offloader has taken over", "offload: a dead attempt is given up"}),
     ],
 )
 def test_of_two_offloaders_that_both_believe_to_lead_one_object_of_each_ledger_is_left(

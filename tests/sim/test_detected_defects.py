@@ -166,9 +166,9 @@ def test_a_frozen_client_resumes_long_after_all_others_have_finished(monkeypatch
     for seed in range(7, 27):
         report = run_quietly(seed)
         assert report.failure == "", seed
-        if report.outcome.met.get("client: asleep until all was over"):
+        if report.outcome.met.get("client: frozen until the end of the run"):
             break
-    assert report.outcome.met["client: asleep until all was over"] == 1
+    assert report.outcome.met["client: frozen until the end of the run"] == 1
     assert report.seconds > nemesis.LONG_FREEZE_SECONDS
 
 
