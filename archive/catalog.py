@@ -137,7 +137,7 @@ async def read_catalog(store: ObjectStore, workers: Workers) -> BucketCatalog:
     except (DamagedFile, *OBJECT_ERRORS) as error:
         if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
             raise
-        damage[MANIFEST_KEY] = f"{error.message}: every ledger of every object counts"
+        damage[MANIFEST_KEY] = f"{error.message}: every ledger of every object is treated as valid"
     listed = [found async for page in store.list() for found in page]
     objects = [found for found in listed if object_id_of(found.key) is not None]
     if manifest is None and not damage and not any(_is_of_an_archive(found.key) for found in listed):
@@ -206,7 +206,7 @@ def _apply_manifest(catalog: BucketCatalog, manifest: Manifest, written: Mapping
     damaged = {key: why for key, why in catalog.damaged.items() if key not in manifest.dropped}
     for ledger_id, key in manifest.ledgers.items():
         if ledger_id not in ledgers and key not in damaged:
-            damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, and the ledger is not there"
+            damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, but it does not contain the ledger"
     last_id = max(catalog.last_id, _last_named(known), *manifest.ledgers, NO_LEDGER)
     return BucketCatalog(ledgers, older, damaged, last_id, manifest, catalog.not_given)
 

@@ -79,5 +79,5 @@ def other_location(settled: str | None, url: str) -> InvalidConfig:
     """The error for ``url`` if the archive is at ``settled``."""
     return InvalidConfig(
         f"the archive of this cluster is {settled}, not {url}: give the same URL, or none; "
-        "if its objects were moved, say so with 'tallybook offload relocate'"
+        "if its objects were moved, record that with 'tallybook offload relocate'"
     )

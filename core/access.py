@@ -261,7 +261,7 @@ class PrincipalRule(Settings):
     """One ``[[principal]]`` of the file."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(default=..., description="Name, for logs and messages.")
-    roles: tuple[Role, ...] = Field(default=..., min_length=1, description="What it is: reader, writer, bookie, admin.")
+    roles: tuple[Role, ...] = Field(default=..., min_length=1, description="Roles: reader, writer, bookie, admin.")
     certificates: Annotated[Words, AfterValidator(_patterns)] = Field(
         default=(),
         description="Names in certificates: hosts, *.DOMAIN (one part more), addresses, URIs, URI/* (anything below).",
@@ -303,7 +303,7 @@ class AccessFile(Settings):
         default="tallybook", min_length=1, max_length=255, description="The audience that tokens must have."
     )
     principal: tuple[PrincipalRule, ...] = Field(
-        default=(), max_length=MAX_PRINCIPALS, description="In this order: the first fits."
+        default=(), max_length=MAX_PRINCIPALS, description="In order: the first that matches counts."
     )
 
     @model_validator(mode="after")

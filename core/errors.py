@@ -304,7 +304,7 @@ class NoSuchCluster(CallerError):
     @classmethod
     def at(cls, uri: str) -> Self:
         """The error for the metadata store at ``uri``."""
-        return cls(f"there is no cluster at {uri}: check the URI; the first 'tallybook bookie run' makes a cluster")
+        return cls(f"there is no cluster at {uri}: check the URI; the first 'tallybook bookie run' creates a cluster")
 
 
 class LedgerInUse(CallerError):

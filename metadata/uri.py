@@ -164,7 +164,7 @@ async def open_metadata(
     opened = await _open(parsed, create, clock, rng, timeout_seconds, memory, security, reads_only=bool(reason))
     try:
         if not security and await requires_security(opened.store):
-            reason = f"the cluster at {uri} requires security, and this process has no security directory"
+            reason = f"the cluster at {uri} requires security, but this process has no security directory"
     except BaseException:
         await opened.close()
         raise

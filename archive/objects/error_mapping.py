@@ -19,19 +19,19 @@ _DENIED: Final = frozenset({
 """Permanent errors: an administrator must change a policy, a key, a region or a clock."""
 
 _IN_WORDS: Final = {
-    "AccessDenied": "these keys may not do that",
+    "AccessDenied": "these keys do not permit the request",
     "AuthenticationFailed": "the key or token is wrong, or the clock of this host, see AZURE_STORAGE_ACCOUNT_KEY",
-    "AuthorizationFailure": "these keys may not do that, or the key is wrong, see AZURE_STORAGE_ACCOUNT_KEY",
+    "AuthorizationFailure": "these keys do not permit the request, or the key is wrong, see AZURE_STORAGE_ACCOUNT_KEY",
     "AuthorizationHeaderMalformed": "the bucket is in another region, see AWS_REGION",
     "ContainerBeingDeleted": "the container is being deleted",
     "ContainerNotFound": "there is no such container",
-    "ExpiredToken": "the session that these keys are of has ended",
+    "ExpiredToken": "the session of these keys has expired",
     "InvalidObjectState": "its storage class (Glacier) has to be restored before it can be read",
     "InvalidAccessKeyId": "the store does not know this key, see AWS_ACCESS_KEY_ID",
     "NoSuchBucket": "there is no such bucket",
     "PermanentRedirect": "the bucket is in another region, see AWS_REGION",
     "RequestTimeTooSkewed": "the clock of this host is wrong",
-    "SignatureDoesNotMatch": "the secret is not that of the key, see AWS_SECRET_ACCESS_KEY",
+    "SignatureDoesNotMatch": "the secret does not belong to the key, see AWS_SECRET_ACCESS_KEY",
 }
 """Explanations of error codes."""
 
@@ -55,7 +55,7 @@ def failure(what: str, status: int | None, code: str = "", *, changes: bool) -> 
     said = " ".join(part for part in (f"HTTP {status}" if status else "no answer", code) if part)
     message = f"{what}: {said}"
     if status in {401, 403} or code in _DENIED:
-        words = _IN_WORDS.get(code, "" if code else "keys are missing, or may not do that")
+        words = _IN_WORDS.get(code, "" if code else "keys are missing, or do not permit the request")
         return ArchiveDenied(f"{message}: {words}" if words else message)
     if status == 404 or code == _NO_UPLOAD:
         return ObjectMissing(message)

@@ -252,7 +252,7 @@ class RetryPolicy:
         except TimeoutError as error:
             # Cancelled, which ``once`` does not count; nothing was tried if it was still waiting for the limit.
             self._counted[f"{kind}_failed"] += begun
-            message = f"{kind}: no answer within {self._settings.give_up_after} s or what its bytes take"
+            message = f"{kind}: no answer within {self._settings.give_up_after} s (longer for many bytes)"
             raise ArchiveUnavailable(message, outcome=Outcome.UNKNOWN) from error
 
 

@@ -126,7 +126,7 @@ class StreamAct:
             async for said in events:
                 self._acknowledged(said, "producer-1")
                 if said["said"] == "owner":
-                    self._view.step("producer-1 has the stream, and appends flights")
+                    self._view.step("producer-1 owns the stream and appends flights")
                 if self._acked >= self._count * _STOP_AT:
                     break
             signal_process(first, signal.SIGSTOP)

@@ -57,11 +57,11 @@ class RestoreRecord:
         if not self.bookie_id:
             return (
                 f"the record {RECORD} cannot be decoded: the metadata store may be an older copy of itself, and "
-                "have handed out any id twice"
+                "may have assigned ids twice"
             )
         who = "the manifest of the archive" if self.bookie_id == MANIFEST else f"bookie {self.bookie_id}"
         return (
-            f"{who} knows of ledger ids up to {self.highest_id}, and the metadata store only of "
+            f"{who} knows of ledger ids up to {self.highest_id}, but the metadata store only of "
             f"those below {self.id_counter}: it was restored from an older copy"
         )
 
@@ -93,7 +93,7 @@ UNREADABLE: Final = RestoreRecord(0, 0, "", 0)
 twice, until the record is rewritten."""
 
 REMEDY: Final = (
-    "stop every writer and bring back the right copy of the metadata, or go on with this one: "
+    "stop every writer and bring back the right copy of the metadata, or continue with this one: "
     "POST /api/v1/bookie/gc/approve_store to a bookie"
 )
 """Instructions for operators."""

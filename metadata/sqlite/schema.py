@@ -233,7 +233,7 @@ def _opening_error(error: sqlite3.Error, name: str) -> TallybookError:
 
 
 def _not_a_database(name: str) -> DamagedFile:
-    return DamagedFile(f"{name} is not a SQLite file, or the head of it is damaged")
+    return DamagedFile(f"{name} is not a SQLite file, or its header is damaged")
 
 
 def _code(error: sqlite3.Error) -> int:

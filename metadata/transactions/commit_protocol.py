@@ -126,7 +126,7 @@ async def commit(
         if not done:
             raise
         # All ledgers are visible. A caller that gets an error would write all of them again.
-        _log.warning("committed; tidying up is left to others", sink=sink, error=error.message)
+        _log.warning("committed; a later commit or the offloader cleans up", sink=sink, error=error.message)
     return done
 
 

@@ -209,4 +209,4 @@ async def _check_format(session: Session, layout: Layout) -> None:
 
 
 def _holds_something_else(session: Session, layout: Layout) -> InvalidConfig:
-    return InvalidConfig(f"{session.name}: the node {layout.root} holds something else")
+    return InvalidConfig(f"{session.name}: the node {layout.root} is not that of a cluster")

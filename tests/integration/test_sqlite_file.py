@@ -97,7 +97,7 @@ def path(tmp_path) -> Path:
 @pytest.mark.parametrize("content", [b"x", b"ledgers: none\n" * 1000, b"SQLite format 3\0" + bytes(5000)])
 async def test_a_file_that_is_no_database_is_named_and_left_alone(path, content):
     path.write_bytes(content)
-    with pytest.raises(DamagedFile, match=r"metadata.db is not a SQLite file, or the head of it is damaged"):
+    with pytest.raises(DamagedFile, match=r"metadata.db is not a SQLite file, or its header is damaged"):
         await open_file(path)
     assert path.read_bytes() == content
 

@@ -544,10 +544,10 @@ async def put(server, path: str, data: bytes) -> None:
 
 async def test_a_root_that_holds_something_else_is_refused(server, root):
     await put(server, f"{root}/brokers", b"")
-    with pytest.raises(InvalidConfig, match=f"the node {root} holds something else"):
+    with pytest.raises(InvalidConfig, match=f"the node {root} is not that of a cluster"):
         await connect(server.address, root)
     await put(server, f"{root}/format", b"json")
-    with pytest.raises(InvalidConfig, match=f"the node {root} holds something else"):
+    with pytest.raises(InvalidConfig, match=f"the node {root} is not that of a cluster"):
         await connect(server.address, root)
 
 

@@ -81,7 +81,7 @@ async def test_a_process_without_a_security_directory_may_only_read_if_the_clust
         await require_security(bookie.store, RealClock(), SystemRng())
         await require_security(bookie.store, RealClock(), SystemRng())
     async with await opened(path) as stranger:
-        with pytest.raises(AccessDenied, match="requires security, and this process has no security directory"):
+        with pytest.raises(AccessDenied, match="requires security, but this process has no security directory"):
             await stranger.store.delete_record("name", 1)
         with pytest.raises(AccessDenied):
             await require_security(stranger.store, RealClock(), SystemRng(), required=False)

@@ -111,14 +111,14 @@ class StreamedWrites:
         await self._tasks.close()
 
     async def _send(self, upload: StreamedUpload) -> None:
-        error: TallybookError | None = ArchiveUnavailable(f"{self._url}: the upload of {upload.key} was cut off")
+        error: TallybookError | None = ArchiveUnavailable(f"{self._url}: the upload of {upload.key} was interrupted")
         try:
             await obstore.put_async(
                 self._sender, upload.key, upload.pieces(), chunk_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT
             )
             error = None
         except UploadAborted:
-            error = ArchiveUnavailable(f"{self._url}: the upload of {upload.key} was given up")
+            error = ArchiveUnavailable(f"{self._url}: the upload of {upload.key} was aborted")
         except (BaseError, OSError) as failed:
             error = await self._unless_there(upload, failed)
         finally:
