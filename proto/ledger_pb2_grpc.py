@@ -85,8 +85,8 @@ class LedgerServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Create(self, request, context):
-        """Creates a ledger that an Append stream writes later, by naming its id. If the answer is lost, there may be a ledger
-        whose id no client knows; to write at once, let Append create it.
+        """Creates a ledger, which an Append stream can write later. If the answer is lost, a ledger may exist whose id the
+        client does not know. To write at once, let Append create the ledger.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,71 +102,73 @@ class LedgerServiceServicer:
         payloads                                  acks, in order, as entries become durable
         close                                     closed {the final state}, and the end with status OK
 
-        Credit: the client may have Window.credit_bytes unacknowledged; every ack gives back what it covers. A client that
-        sends more is cut off with RESOURCE_EXHAUSTED (reason CreditExceeded) and RetryInfo, one that takes no acks with
-        ABORTED (ReaderTooSlow).
+        Credit: the client may have Window.credit_bytes unacknowledged; every ack returns the credit of the payloads that
+        it covers. If a client sends more, the stream ends with RESOURCE_EXHAUSTED (reason CreditExceeded) and RetryInfo;
+        if it does not receive the acks, with ABORTED (ReaderTooSlow).
 
-        However the stream ends, its ledger is closed, at its last confirmed entry: after a close message, after the client
-        ended its side without one, after a deadline, a cancellation or a lost connection, after an error. So nothing that
-        was acknowledged is ever lost, what was not may be in the ledger or not, and no half-open ledger is left behind.
-        Describe tells how far it got. The gateway also ends the stream with `closed` when a client calls Close, and when it
-        is stopped.
+        When the stream ends, for any reason, its ledger is closed at its last confirmed entry: after a close message,
+        after the client ended its side without one, after a deadline, a cancellation, a lost connection or an error. So
+        acknowledged entries are never lost, unacknowledged ones may be in the ledger or not, and no ledger stays open.
+        Describe returns the last entry. The gateway also ends the stream with `closed` when a client calls Close, and when
+        the gateway is stopped.
 
-        If the gateway dies, or cannot reach enough servers to close it, the ledger stays open. Recover closes it, through
-        any other gateway: everything acknowledged is in it. `last_entry_id` of the answer says where it ends.
+        If the gateway dies, or cannot reach enough servers to close the ledger, the ledger stays open. Recover closes it,
+        through any other gateway, with every acknowledged entry. `last_entry_id` of the answer is its last entry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """A range of entries, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as the
-        client does, and holds a small window of it. A client that takes nothing for longer than the gateway allows, while
-        there is something to take, is cut off with ABORTED (reason ReaderTooSlow); it may read on from where it was.
+        """Reads a range of entries, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as
+        the client and buffers only a small window. If a client receives nothing for longer than the gateway allows,
+        although there are entries to receive, the call ends with ABORTED (reason ReaderTooSlow); the client may call Read
+        again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tail(self, request, context):
-        """Like Read, from `first` on for as long as the ledger grows; ends with status OK once it is closed and read.
+        """Like Read, from `first` on, while the ledger grows; ends with status OK after the last entry of the closed ledger.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Close(self, request, context):
-        """Closes a ledger that an Append stream of this gateway writes, or that has had no writer yet. Of a closed ledger it
-        returns the state. One that is, or was, written elsewhere is refused (LedgerHasWriter): see Recover.
+        """Closes a ledger that an Append stream of this gateway writes, or that never had a writer. For a closed ledger it
+        returns the state. A ledger that is or was written elsewhere is refused (LedgerHasWriter): see Recover.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Recover(self, request, context):
-        """Closes a ledger that any client may be writing: its writer is fenced, the end is found, and every confirmed entry
-        is kept. Of a closed ledger it returns the state. Any number may run at once; all get the same end.
+        """Closes a ledger that any client may be writing: its writer is fenced, its last entry is found, and every confirmed
+        entry is kept. For a closed ledger it returns the state. Concurrent calls all find the same last entry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Removes a ledger. Its id is never used again.
+        """Deletes a ledger. Its id is never used again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Ids of all ledgers, ascending, a page at a time. What is created or deleted meanwhile may be seen or not.
+        """Lists the ids of all ledgers, ascending, in pages. Ledgers that are created or deleted meanwhile may be listed or
+        not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """The state of one ledger.
+        """Returns the state of one ledger.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

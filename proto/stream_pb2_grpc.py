@@ -110,59 +110,58 @@ class StreamServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Create(self, request, context):
-        """Makes a stream. If the answer is lost, the same call says StreamExists where it was made.
+        """Creates a stream. If the answer is lost and the stream was created, the same call returns StreamExists.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Deletes a stream with all that is in it. Its writers and readers get NoSuchStream.
+        """Deletes a stream with all of its records. Its writers and readers get NoSuchStream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rename(self, request, context):
-        """Gives a stream another name in its namespace. Its writers and readers go on.
+        """Renames a stream within its namespace. Its writers and readers continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Names of streams, in the order of their characters' numbers, a page at a time. What is created or deleted meanwhile
-        may be seen or not.
+        """Lists the names of streams, ordered by code points, in pages. Streams that are created or deleted meanwhile may be
+        listed or not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """What is known of a stream, and where it begins and ends.
+        """Returns the state of a stream, and its first and last record.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Changes how a stream is kept. Segments that are there stay as they were made.
+        """Changes the policy of a stream. Existing segments do not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Truncate(self, request, context):
-        """Gives up all records before a place, for good. Readers that come from before it get a gap.
+        """Deletes all records before a given one. Readers at earlier records get a gap.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def End(self, request, context):
-        """Ends a stream for ever, behind what was appended; readers come to an end there. Append streams of this gateway get
-        the acks of what they had sent, and StreamEnded for the next message. Of a stream that has ended it returns the
-        state.
+        """Ends a stream for ever, after its last record; readers reach its end. Append streams of this gateway get the acks
+        of the records that they have sent, and StreamEnded for the next message. For an ended stream it returns the state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,69 +178,72 @@ class StreamServiceServicer:
         committed
         close                                     the last acks, closed, and the end with status OK
 
-        Records of one message follow each other in the stream without others between them. Credit is that of
-        LedgerService: the client may have Window.credit_bytes unacknowledged, a record counts for the bytes of its
-        payload, key and id and for Window.payload_overhead_bytes; every ack gives back what it covers. A client that
-        sends more is cut off with RESOURCE_EXHAUSTED (CreditExceeded), one that takes no acks with ABORTED (ReaderTooSlow).
+        The records of one message are consecutive in the stream. Credit works as in LedgerService: the client may have
+        Window.credit_bytes unacknowledged; a record costs the bytes of its payload, key and id plus
+        Window.payload_overhead_bytes; every ack returns the credit of the records that it covers. If a client sends more,
+        the call ends with RESOURCE_EXHAUSTED (CreditExceeded); if it does not receive the acks, with ABORTED
+        (ReaderTooSlow).
 
-        However it ends, what was acknowledged is in the stream, and is never lost:
-        - closed, with acks of all that was sent: all of it is. A gateway that has read the client's close message, or the
-        end of its side, sends all acks before. One that stops says closed unasked, perhaps in the very moment in which
-        the client asks, and then acks are missing: count them.
-        - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded; Busy, where
-        there is no space for ids): the acks of all messages before come first. Of the message that is refused, and of
-        those behind it, nothing is in the stream.
-        - closed with acks missing, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost
-        connection, the end of the gateway: what was sent and not acknowledged may be in the stream or not.
-        In the last case a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and
-        sends what was not acknowledged again, in the same order: what is there already keeps its place and is acknowledged
-        with the position that it has. That is so for the last StreamPolicy.dedup_records records of the stream, so no more
-        than that may be unacknowledged, with what others append meanwhile; behind it, records are there twice. A client
-        that gives no ids looks with Describe where the stream ends, and reads from the last ack on.
+        Acknowledged records are in the stream and are never lost, however the call ends:
+        - `closed`, with acks of all records that were sent: all of them are in the stream. A gateway that has read the
+        client's close message, or the end of its side, first sends all acks. A gateway that is being stopped sends
+        `closed` without being asked, perhaps at the moment when the client asks. Then acks may be missing: count them.
+        - An error of a message (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded; Busy, if
+        there is no memory for ids): the acks of all earlier messages come first. Nothing of the refused message and of
+        later ones is in the stream.
+        - `closed` with acks missing, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost
+        connection, the death of the gateway: unacknowledged records may be in the stream or not.
+        In the last case, a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and
+        sends the unacknowledged records again, in the same order. A record that is already in the stream is not appended
+        again, and its ack has the existing position. This works within the last StreamPolicy.dedup_records records of the
+        stream, so unacknowledged records, together with those that others append meanwhile, must not be more; beyond that
+        limit, records are in the stream twice. A client without ids calls Describe for the end of the stream, and reads
+        from the last ack on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """Records, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as the client does,
-        and holds a small window of the stream. A client that takes nothing for longer than the gateway allows, while there
-        is something to take, is cut off with ABORTED (ReaderTooSlow); it may read on behind the last record that it got.
-        Ends with status OK at the end of what is there, or with `follow`, once the stream was ended and is read.
+        """Reads records, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as the client
+        and buffers only a small window. If a client receives nothing for longer than the gateway allows, although there
+        are records to receive, the call ends with ABORTED (ReaderTooSlow); the client may continue after its last record.
+        The call ends with status OK after the last existing record; with `follow`, after the last record of an ended
+        stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request_iterator, context):
-        """Reads on from where a subscription stands, and keeps how far the client has come.
+        """Reads from the position of a subscription, and stores the client's progress.
 
         client                                    server
         open, with the subscription
-        opened {where it stands}
+        opened {its cursor}
         records, records
         advance {position}                        advanced {position}, once that is stored
         (end of its side)                         the last `advanced`, and the end with status OK
 
-        `advance` says that the record at a position, and all before it, are done with. Several advances at once may be
-        answered by the last of them only. A subscription has one reader at a time; who comes second waits, or takes it
-        over, as with Append. However the call ends, the subscription stands where the last `advanced` said, or at a later
-        advance: what is behind may be seen again. The gateway ends the call with OK without having been asked when it is
-        stopped. Flow control and slow clients: as Read.
+        `advance` states that the record at a position, and all earlier ones, are processed. If several advances are in
+        flight, only the last of them may be answered. A subscription has one reader at a time; a second one waits, or
+        takes it over, as with Append. However the call ends, the position of the subscription is that of the last
+        `advanced` or of a later advance, so later records may be delivered again. A gateway that is being stopped ends the
+        call with OK. Flow control and slow clients: as for Read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSubscriptions(self, request, context):
-        """The subscriptions of a stream, in order, a page at a time.
+        """Lists the subscriptions of a stream, in order, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetSubscription(self, request, context):
-        """Sets a subscription back, or forth. Its reader gets StreamFenced with the next advance.
+        """Sets the position of a subscription. Its reader gets StreamFenced with the next advance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
