@@ -76,7 +76,7 @@ def permissions_of_names(names: Iterable[CertificateName]) -> frozenset[Permissi
 
 
 class Presented(NamedTuple):
-    """What a client presented with a connection or a call."""
+    """The credentials that a client presented with a connection or a call."""
 
     certificate: tuple[CertificateName, ...] = ()
     """The alternative names of the certificate that TLS verified: hosts, addresses, URIs."""

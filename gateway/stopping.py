@@ -18,7 +18,7 @@ class StopDeadline:
         self._began: float | None = None
 
     def seconds_left(self) -> float:
-        """What is left of the budget."""
+        """The rest of the budget."""
         now = self._clock.monotonic()
         if self._began is None:
             self._began = now

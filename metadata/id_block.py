@@ -40,7 +40,7 @@ class IdBlock:
 
 
 async def raise_counter(metadata: MetadataStore, last_id: int) -> None:
-    """Make sure that no id up to ``last_id`` is handed out again.
+    """Make sure that no id up to ``last_id`` is allocated again.
 
     Raises:
         MetadataUnavailable: the counter was not raised.

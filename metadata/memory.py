@@ -144,11 +144,11 @@ class MemoryMetadataStore:
         return self._next_id - 1
 
     async def id_counter(self) -> int:
-        """All ids ever handed out lie below this."""
+        """All allocated ids are below this."""
         return self._client.shared.id_counter
 
     async def raise_id_counter(self, at_least: int) -> None:
-        """Hand out no id below ``at_least`` any more."""
+        """Allocate no id below ``at_least`` any more."""
         self._client.shared.id_counter = max(self._client.shared.id_counter, check_ledger_id(at_least))
 
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
@@ -244,7 +244,7 @@ class MemoryMetadataStore:
         cookies[bookie_id] = bytes(cookie)
 
     async def delete_cookie(self, bookie_id: str) -> None:
-        """Forget a bookie's identity; no error if there is none."""
+        """Delete a bookie's identity; no error if there is none."""
         self._client.shared.cookies.pop(check_bookie_id(bookie_id), None)
 
     async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
@@ -287,7 +287,7 @@ class MemoryMetadataStore:
 
 
 class MemoryRegistration:
-    """A bookie's entry among the living. It stays until closed, taken over, or expired."""
+    """A bookie's registration. It stays until closed, taken over, or expired."""
 
     def __init__(self, shared: MemoryMetadata, info: BookieInfo) -> None:
         self._shared = shared
@@ -298,7 +298,7 @@ class MemoryRegistration:
 
     @property
     def info(self) -> BookieInfo:
-        """What is registered."""
+        """The registered information."""
         return decode_bookie(self.value, PLACE).info
 
     async def lost(self) -> None:
@@ -306,7 +306,7 @@ class MemoryRegistration:
         await self.ended.wait()
 
     async def update(self, info: BookieInfo) -> None:
-        """Change what is registered.
+        """Change the registered information.
 
         Raises:
             InvalidArgument: ``info`` is of another bookie.
@@ -319,7 +319,7 @@ class MemoryRegistration:
         self._shared.membership_changed()
 
     async def close(self) -> None:
-        """Leave, at once."""
+        """End the registration at once."""
         self._shared.drop(self)
 
 
@@ -330,7 +330,7 @@ class MemoryMembership:
         self._client = client
 
     async def register(self, info: BookieInfo) -> MemoryRegistration:
-        """Appear among the living.
+        """Register a live bookie.
 
         Raises:
             MetadataConflict: another live process is registered under this bookie id.

@@ -1,4 +1,4 @@
-"""Which part of a stream a ledger is. Deleting such a ledger separately would lose records of the stream."""
+"""Finds the stream that a ledger is part of. Deleting such a ledger separately would lose records of the stream."""
 
 from __future__ import annotations
 

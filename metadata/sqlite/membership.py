@@ -142,7 +142,7 @@ class SqliteRegistration:
             self._last_beat_ms = beat_ms
 
     async def update(self, info: BookieInfo) -> None:
-        """Change what is registered.
+        """Change the registered information.
 
         Raises:
             InvalidArgument: ``info`` is of another bookie.

@@ -179,7 +179,7 @@ class ZooKeeperRegistration:
         return int(stat.version) if ours else None
 
     async def update(self, info: BookieInfo) -> None:
-        """Change what is registered.
+        """Change the registered information.
 
         Raises:
             InvalidArgument: ``info`` is of another bookie.

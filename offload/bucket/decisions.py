@@ -23,7 +23,7 @@ from tallybook.metadata.store import Deletion
 
 @dataclass(frozen=True, slots=True)
 class LedgerLocations:
-    """Where the ledgers of a bucket count."""
+    """The valid object of each ledger of a bucket."""
 
     counted: Mapping[int, str]
     """Content of the next manifest: the object in which each ledger counts."""
