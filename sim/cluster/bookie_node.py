@@ -264,7 +264,7 @@ class BookieNode:
             self._to_replace = True
         elif isinstance(error, DamagedFile):
             harmed = self._injected is not None and self._injected.explains_refusal(error.message)
-            oracle.expect(harmed, "boot", f"{self.name} finds damage that no fault did: {error.message}")
+            oracle.expect(harmed, "boot", f"{self.name} finds damage that no fault caused: {error.message}")
             oracle.mark("bookie: refused to start on a damaged file")
             self._lose_all()
             self._to_replace = True

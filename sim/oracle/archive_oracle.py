@@ -90,7 +90,7 @@ class ArchiveOracle:
 
     def _check_receipt(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         problem = self.problem_of(after)
-        self._oracle.expect(not problem, "I17", f"ledger {after.ledger_id} is said to be archived, and {problem}")
+        self._oracle.expect(not problem, "I17", f"ledger {after.ledger_id} is recorded as archived, but {problem}")
         self._oracle.mark(
             "archive: a ledger was committed" if before.archived is None else "archive: a ledger was moved"
         )

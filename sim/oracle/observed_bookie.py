@@ -229,7 +229,7 @@ class ObservedBookie:
         except EntryAbsent:
             self._oracle.mark("bookie: read answered ABSENT")
             if held and self._oracle.may_hold(self.bookie_id, ledger_id, entry_id, directory):
-                detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and says that it is absent"
+                detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and answers that it is absent"
                 self._oracle.violated("I11", detail)
             raise
         except NoSuchLedger:

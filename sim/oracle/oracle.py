@@ -222,7 +222,9 @@ class Oracle:
             return
         entry_id = next(now for now, old in zip_longest(after.fragments, before.fragments) if now != old).first_entry_id
         while entry_id <= known.confirmed and (batch := known.batches.get(entry_id)) is not None:
-            detail = f"entry {entry_id} of ledger {after.ledger_id} was confirmed, and is now to be where it is not"
+            detail = (
+                f"entry {entry_id} of ledger {after.ledger_id} was confirmed, but the metadata name bookies without it"
+            )
             self.expect(known.on_ack_quorum(entry_id, after), "I1", detail)
             entry_id += batch.count
 
@@ -424,7 +426,7 @@ class Oracle:
         except EntryAbsent:
             if not self.may_hold(bookie_id, ledger_id, first):
                 return True  # deleted, or dropped as over-replicated, during the read
-            self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
+            self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and answers that it is absent")
             return False
         except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:
             acked_by, location = expected.ackers[bookie_id], await _location(bookie, ledger_id, first)
@@ -441,7 +443,7 @@ class Oracle:
     def check_gone(self, bookie_id: str, ledger_id: int) -> bool:
         """Check NoSuchLedger of a bookie (I16); return whether it may have dropped the ledger."""
         if not self.may_drop(ledger_id):
-            self.violated("I16", f"{bookie_id} has dropped ledger {ledger_id}, which is to be kept")
+            self.violated("I16", f"{bookie_id} has dropped ledger {ledger_id}, which must be kept")
         return self.may_drop(ledger_id)
 
     def may_drop(self, ledger_id: int) -> bool:
@@ -499,7 +501,7 @@ class Oracle:
             return
         found = known.batch_of(entry_id)
         if entry_id > known.confirmable or found is None or not known.on_ack_quorum(found[0], known.metadata):
-            self.violated("I1", f"entry {entry_id} of ledger {ledger_id} was confirmed, no ack quorum holds it")
+            self.violated("I1", f"entry {entry_id} of ledger {ledger_id} was confirmed, but no ack quorum has it")
         if known.metadata.closed and entry_id > known.metadata.last_entry_id:
             end = known.metadata.last_entry_id
             self.violated("I5", f"entry {entry_id} of ledger {ledger_id} was confirmed after it was closed at {end}")

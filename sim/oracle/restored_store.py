@@ -222,7 +222,7 @@ class Restoration:
         self._oracle.mark("restored store: approved, and an id was deleted again")
         for name, held in (await self._held()).items():
             lost = sorted((before[name] & self._deleted_again) - held)
-            self._oracle.expect(not lost, "I16", f"{name} has dropped ledgers {lost}, of which others were deleted")
+            self._oracle.expect(not lost, "I16", f"{name} has dropped ledgers {lost}, although other ones were deleted")
         self._oracle.raise_violations()
 
     async def _rounds(self) -> None:
