@@ -26,7 +26,7 @@ from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Any process": (*READY_METRICS.catalogue, *PROCESS_METRICS),
     "Any process, of its HTTP port": HTTP_METRICS.catalogue,
-    "Any process, of who is refused": REFUSAL_METRICS.catalogue,
+    "Any process, of refused requests": REFUSAL_METRICS.catalogue,
     "Bookies and gateways, of their gRPC port": GRPC_METRICS.catalogue,
     "Any process with security": SECURITY_METRICS.catalogue,
     "A bookie": (*BOOKIE_METRICS.catalogue, *service.METRICS.catalogue),

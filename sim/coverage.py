@@ -53,7 +53,7 @@ MARKS_OF_MANY_SEEDS: Final = (
     "recovery: too few fences",
     "registration: lost",
     "registration: registered again",
-    "repair: a bookie takes a lost place",
+    "repair: a bookie takes a lost position",
     "repair: a pass ends early",
     "repair: copies are checked",
     "repair: the ledger was deleted meanwhile",

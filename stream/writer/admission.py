@@ -160,7 +160,7 @@ class RecordAdmission:
                 with self._lifetime.use(outcome):
                     await self._budget.take(size)
         except TimeoutError:
-            raise RequestTimeout(f"{self._name}: max_pending_bytes stayed used up", outcome=outcome) from None
+            raise RequestTimeout(f"{self._name}: max_pending_bytes stayed in use", outcome=outcome) from None
         if self._flow.closing is not None or self._flow.error is not None:
             self._budget.give(size)
             raise self.refusal(outcome)
