@@ -88,6 +88,10 @@ class Quorum:
         """Whether the answers from ``positions`` include a member of every possible ack quorum."""
         return all(sum(p in positions for p in members) >= self.decisive for members in self._write_sets)
 
+    def visible(self, positions: Collection[int]) -> bool:
+        """Whether every reader learns what the bookies at ``positions`` know: all that are ``covered`` include one."""
+        return not self.covered({*range(self.ensemble)} - {*positions})
+
     def absent(self, positions: Collection[int], entry_id: int) -> bool:
         """Whether ABSENT from ``positions`` proves that ``entry_id`` was never confirmed."""
         return sum(p in positions for p in self.write_set(entry_id)) >= self.decisive

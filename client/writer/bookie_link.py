@@ -18,7 +18,7 @@ from tallybook.core.coverage import sometimes
 from tallybook.core.errors import OK_CODE, BookieUnavailable, TallybookError
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import Backoff, jittered
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.tracing.port import Span, under
 
 from ..connection.port import AddInFlight, BookieConnection
@@ -90,10 +90,15 @@ class BookieLink:
     """Runs until the connection is requested."""
     _opened_at: float = float("-inf")
     _refused_at: float = float("-inf")
-    _refusals: int = 0
-    """Refusals since the last ack; each one lengthens the pause before the next attempt."""
+    _backoff: Backoff = field(init=False)
+    """Pause before the next attempt to connect: each refusal lengthens it, an ack resets it."""
     _sendings: dict[int, AddInFlight] = field(default_factory=dict)
     """Unanswered batches of the connection, by first entry."""
+
+    def __post_init__(self) -> None:
+        settings, clock, rng = self.context.settings, self.context.clock, self.context.common.rng
+        shortest_s, add_timeout_s = settings.reconnect_ms / 1000, settings.add_timeout_ms / 1000
+        self._backoff = Backoff(clock, rng, first_s=shortest_s, longest_s=max(shortest_s, add_timeout_s))
 
     # -- connecting -------------------------------------------------------------------
 
@@ -114,7 +119,7 @@ class BookieLink:
         self._waiting = True
         # Without a pause, a bookie that accepts the connection and then refuses would be asked in a tight loop.
         # The connection may be old, so its age alone is no pause.
-        again_at = max(self._opened_at, self._refused_at) + self._reconnect_pause_s()
+        again_at = max(self._opened_at, self._refused_at) + self._backoff.current_s()
         pause_s = again_at - self.context.clock.monotonic()
         if pause_s > 0:
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._want)
@@ -127,15 +132,8 @@ class BookieLink:
         self.reconnect()
 
     def _count_refusal(self) -> None:
-        self._refusals += 1
+        self._backoff.lengthen()
         self._refused_at = self.context.clock.monotonic()
-
-    def _reconnect_pause_s(self) -> float:
-        """Pause before the next connection attempt: doubles with every refusal, up to the add timeout."""
-        settings = self.context.settings
-        shortest_s = settings.reconnect_ms / 1000
-        longest_s = max(shortest_s, settings.add_timeout_ms / 1000)
-        return jittered(self.context.common.rng, min(shortest_s * 2.0 ** min(self._refusals, 16), longest_s))
 
     def _want(self) -> None:
         """Request a connection, unless the writer or the link has ended."""
@@ -259,7 +257,7 @@ class BookieLink:
         if current:
             self._sendings.pop(answer.first_entry_id, None)
         if answer.code == OK_CODE:
-            self._refusals = 0
+            self._backoff.reset()
             context.events.perform(context.machine.acked(self.position, answer.first_entry_id, self.bookie_id))
         elif current and not self.ended:
             context.events.perform(context.machine.refused(self.position, answer, context.common.attention.now()))

@@ -169,19 +169,17 @@ class WriterDriver:
         """
         lac = self._machine.lac
         if self._lac_shown < lac and not self._stopped and not self._tasks.closing:
-            everyone = set(range(len(self._links)))
             telling = {
                 self._spawn(link.write_lac(lac), f"show-{link.position}"): link.position
                 for link in self._links
                 if link.connection is not None
             }
             waiting, heard = set(telling), set[int]()
-            while waiting and self._machine.quorum.covered(everyone - heard):
+            while waiting and not self._machine.quorum.visible(heard):
                 # Slower bookies receive it as well, but are not waited for.
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 heard = {at for each, at in telling.items() if each.done() and not each.cancelled() and each.result()}
-            if not self._machine.quorum.covered(everyone - heard):
-                # Every reader asks so many bookies that at least one of them knows the LAC.
+            if self._machine.quorum.visible(heard):
                 self._lac_shown = max(lac, self._lac_shown)
         return self._lac_shown
 

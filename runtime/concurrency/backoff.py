@@ -63,8 +63,17 @@ class Backoff:
         Args:
             at_least_s: the bound if it is larger, for example because many share what is asked.
         """
-        bound, self._bound_s = self._bound_s, min(self._longest_s, 2 * self._bound_s)
-        return jittered(self._rng, max(bound, at_least_s))
+        pause_s = self.current_s(at_least_s=at_least_s)
+        self.lengthen()
+        return pause_s
+
+    def current_s(self, *, at_least_s: float = 0.0) -> float:
+        """As ``next_s``, without making the following pauses longer."""
+        return jittered(self._rng, max(self._bound_s, at_least_s))
+
+    def lengthen(self) -> None:
+        """Make the following pauses longer, after a failure."""
+        self._bound_s = min(self._longest_s, 2 * self._bound_s)
 
     def reset(self) -> None:
         """Start again with the shortest pause, after an attempt that succeeded."""

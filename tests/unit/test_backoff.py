@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.concurrency.backoff import Backoff, with_drift
 from tallybook.runtime.rng import SeededRng
 
 SECONDS = st.floats(0.001, 100.0)
@@ -87,3 +87,17 @@ def test_a_requested_pause_is_kept_and_at_most_half_longer(seed, requested_s) ->
     assert asyncio.run(backoff.pause(requested_s))
     assert max(requested_s, 0.001) <= clock.now <= max(requested_s, 0.001) * 1.5
     assert backoff.next_s() <= 0.1  # the own bound has not grown
+
+
+@given(SEEDS)
+def test_a_current_pause_grows_only_with_failures_and_not_below_what_is_asked(seed) -> None:
+    backoff = make(seed, 1.0, 4.0)
+    for bound in (1.0, 2.0, 4.0, 4.0):
+        assert all(bound / 2 <= backoff.current_s() <= bound for _ in range(3))
+        backoff.lengthen()
+    assert 5.0 <= backoff.next_s(at_least_s=10.0) <= 10.0
+
+
+@given(SEEDS, SECONDS)
+def test_an_interval_with_drift_is_at_most_a_tenth_longer(seed, interval_s) -> None:
+    assert interval_s <= with_drift(SeededRng(seed), interval_s) <= interval_s * 1.1001

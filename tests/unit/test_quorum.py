@@ -66,6 +66,14 @@ def test_coverage_means_that_no_ack_quorum_can_form_without_a_responder(shape):
 
 
 @each_shape
+def test_positions_are_visible_if_every_covering_set_of_answers_includes_one(shape):
+    quorum = Quorum(*shape)
+    covering = [answered for answered in subsets(range(quorum.ensemble)) if quorum.covered(answered)]
+    for known in subsets(range(quorum.ensemble)):
+        assert quorum.visible(known) == all(known & answered for answered in covering)
+
+
+@each_shape
 def test_absence_means_that_every_possible_ack_quorum_has_a_member_without_the_entry(shape):
     quorum = Quorum(*shape, stripe_entries=1)
     for entry_id in range(quorum.ensemble):
