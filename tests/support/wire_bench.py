@@ -16,6 +16,7 @@ from typing import Any, Final
 from tallybook.bookie.ledgers.key_verification import LedgerFacts
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.rpc.service import BookieService
+from tallybook.core.access import Access
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import PeerUnavailable, TallybookError, check
 from tallybook.core.limits import KIB
@@ -33,6 +34,7 @@ WINDOW_BYTES: Final = 32 * KIB
 
 HELLO: Final = wire.Hello("cluster", "test", None)
 
+FactsOf = Callable[[int], Awaitable[LedgerFacts]]
 MakeStore = Callable[[], Any]
 """Creates a ``LedgerStore``, or the part of one that the test uses."""
 
@@ -47,17 +49,32 @@ class WireBench:
 
     Args:
         store: the bookie; default a ``MemoryBookie``.
+        facts_of: key verifiers of the ledgers of a ``MemoryBookie``.
+        access: authenticates and authorizes clients.
     """
 
-    def __init__(self, world: World, settings: BookieSettings, store: Any = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: BookieSettings,
+        store: Any = None,
+        *,
+        facts_of: FactsOf | None = None,
+        access: Access | None = None,
+    ) -> None:
         self.world = world
         self.net = SimNet(world.rng.fork("net"), window_bytes=WINDOW_BYTES)
         self.failures: list[str] = []
         """Reasons of fail-safes and dead tasks."""
         self.tasks = Tasks("bench", lambda name, error: self.failures.append(f"{name}: {error!r}"))
-        self.bookie: Any = store or MemoryBookie("b1", facts_of=_no_password, clock=world.clock, tasks=self.tasks)
+        self.bookie: Any = store or MemoryBookie(
+            "b1", facts_of=facts_of or _no_password, clock=world.clock, tasks=self.tasks
+        )
+        self.access: Any = access
         store_served: LedgerStore = self.bookie
-        self.service = BookieService(store_served, settings, world.clock, self.tasks, "cluster", self.failures.append)
+        self.service = BookieService(
+            store_served, settings, world.clock, self.tasks, "cluster", self.failures.append, access
+        )
 
     async def raw(self, lane: Lane) -> MessageStream:
         """A stream before its hello."""
@@ -115,7 +132,11 @@ async def reply_on(stream: MessageStream, request_id: int) -> wire.Answer | Tall
 
 
 def bench(
-    *, store: MakeStore | None = None, **admission: int
+    *,
+    store: MakeStore | None = None,
+    facts_of: FactsOf | None = None,
+    access: Callable[[], Access] | None = None,
+    **admission: int,
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Run the decorated test on a bench. ``admission``: fields of ``AdmissionSettings``."""
     settings = BookieSettings(
@@ -125,7 +146,8 @@ def bench(
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             async def play(world: World) -> None:
-                made = WireBench(world, settings, store() if store else None)
+                own = {"facts_of": facts_of, "access": access() if access else None}
+                made = WireBench(world, settings, store() if store else None, **own)
                 listener = await made.net.transport("bookie").listen("bookie:1", made.service.accept)
                 await test(made, **arguments)
                 made.net.kill("client")

@@ -21,6 +21,7 @@ from ..support.wire_bench import batch_of as batch
 from ..support.wire_bench import bench, reason_of, reply_on
 
 KEY, WRONG = b"k" * 16, b"w" * 16
+ALL_BUT_WRITE = [permission for permission in Permission if permission is not Permission.WRITE]
 
 
 class OneCaller:
@@ -39,9 +40,9 @@ class OneCaller:
 @pytest.mark.parametrize(
     "now", [AccessDenied("no access"), Principal("caller", frozenset(Permission), ledgers=("mine-",))]
 )
-@bench()
+@bench(access=lambda: OneCaller(*Permission))
 async def test_a_stream_ends_within_a_minute_of_a_change_of_the_rules_that_forbids_it(made, lane, now, caplog):
-    made.service._access = caller = OneCaller(*Permission)
+    caller = made.access
     stream, _ = await made.open(lane)
     await made.world.clock.sleep(3 * RECHECK_SECONDS)
     assert made.service.stream_count == 1
@@ -54,10 +55,8 @@ async def test_a_stream_ends_within_a_minute_of_a_change_of_the_rules_that_forbi
     assert (line["method"], line["error_type"]) == (f"bookie {lane.value}", "AccessDenied")
 
 
-@bench()
+@bench(access=lambda: OneCaller(*ALL_BUT_WRITE))
 async def test_a_ledger_has_no_writer_in_one_that_attached_it_and_may_not_write(made):
-    rest = [permission for permission in Permission if permission is not Permission.WRITE]
-    made.service._access = caller = OneCaller(*rest)
     await made.world.clock.sleep(WRITER_RETURN_SECONDS)
     adds, _ = await made.attached()
     control, _ = await made.open(Lane.CONTROL)
@@ -71,16 +70,15 @@ async def test_a_ledger_has_no_writer_in_one_that_attached_it_and_may_not_write(
         return (await reply_on(control, number)).writer
 
     said = [await writer()]
-    for permissions in (Permission, rest):
-        caller.principal_now = Principal("caller", frozenset(permissions))
+    for permissions in (Permission, ALL_BUT_WRITE):
+        made.access.principal_now = Principal("caller", frozenset(permissions))
         said.append(await writer())
     adds.abort()
     assert [*said, await writer()] == [False, True, False, False]
 
 
-@bench()
+@bench(access=lambda: OneCaller(Permission.READ))
 async def test_streams_are_served_by_the_rights_of_now(made):
-    made.service._access = caller = OneCaller(Permission.READ)
     adds, _ = await made.attached()
     control, _ = await made.open(Lane.CONTROL)
     number = 0
@@ -96,7 +94,7 @@ async def test_streams_are_served_by_the_rights_of_now(made):
 
     assert await allowed() == (False, False)
     for permissions, expected in ((list(Permission), True), ([Permission.READ], False), (list(Permission), True)):
-        caller.principal_now = Principal("caller", frozenset(permissions))
+        made.access.principal_now = Principal("caller", frozenset(permissions))
         await made.world.clock.sleep(RECHECK_SECONDS + 1)
         assert await allowed() == (expected, expected)
     assert made.service.stream_count == 2
@@ -106,10 +104,8 @@ async def facts(_ledger_id: int) -> LedgerFacts:
     return LedgerFacts(key_verifier(KEY))
 
 
-@bench()
+@bench(facts_of=facts, access=lambda: OneCaller(*Permission))
 async def test_wrong_ledger_keys_are_in_the_audit_log_once_a_minute_per_kind_of_request(made, caplog):
-    made.bookie._facts_of = facts
-    made.service._access = made.service._refusals._access = OneCaller(*Permission)
     adds, _ = await made.open(Lane.ADD)
     await adds.send(wire.encode_attach(wire.Attach(1, WRONG)))
     control, _ = await made.open(Lane.CONTROL)
@@ -128,22 +124,23 @@ async def test_wrong_ledger_keys_are_in_the_audit_log_once_a_minute_per_kind_of_
     assert len(told) == 3
 
 
-@pytest.mark.parametrize(
-    ("ask", "denied"), [(inspection.EndLimbo(1), Unauthorized), (wire.Fence(1, KEY), AccessDenied)]
-)
-@bench()
-async def test_what_is_no_guess_of_a_key_or_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(
-    made, ask, denied, caplog
-):
-    async def facts_are_denied(_ledger_id: int) -> bytes:
-        raise AccessDenied("the metadata are another user's")
+async def facts_are_denied(_ledger_id: int) -> LedgerFacts:
+    raise AccessDenied("the metadata are another user's")
 
-    made.service._access = OneCaller(*Permission)
-    if denied is AccessDenied:
-        made.bookie._facts_of = facts_are_denied
+
+@bench(access=lambda: OneCaller(*Permission))
+async def test_what_is_no_guess_of_a_key_is_no_refusal_of_the_client(made, caplog):
     control, _ = await made.open(Lane.CONTROL)
-    await control.send(wire.encode_request(1, ask))
-    assert isinstance(await reply_on(control, 1), denied)
+    await control.send(wire.encode_request(1, inspection.EndLimbo(1)))
+    assert isinstance(await reply_on(control, 1), Unauthorized)
+    assert not [record for record in caplog.records if record.getMessage() == "refused"]
+
+
+@bench(facts_of=facts_are_denied, access=lambda: OneCaller(*Permission))
+async def test_what_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(made, caplog):
+    control, _ = await made.open(Lane.CONTROL)
+    await control.send(wire.encode_request(1, wire.Fence(1, KEY)))
+    assert isinstance(await reply_on(control, 1), AccessDenied)
     assert not [record for record in caplog.records if record.getMessage() == "refused"]
 
 
@@ -152,14 +149,13 @@ async def asked(made, number: int, control, permission: str, command: str = "boo
     return await reply_on(control, number)
 
 
-@bench()
+@bench(access=lambda: OneCaller(Permission.READ, Permission.WRITE))
 async def test_a_command_is_allowed_by_the_permission_that_it_needs_and_noted(made, caplog):
     caplog.set_level("INFO", "tallybook.audit")
-    made.service._access = made.service._refusals._access = caller = OneCaller(Permission.READ, Permission.WRITE)
     control, _ = await made.open(Lane.CONTROL)
     assert await asked(made, 1, control, "write", "ledger rm", "7") is None
     assert isinstance(await asked(made, 2, control, "administer"), AccessDenied)
-    caller.principal_now = Principal("caller", frozenset({Permission.READ, Permission.ADMINISTER}))
+    made.access.principal_now = Principal("caller", frozenset({Permission.READ, Permission.ADMINISTER}))
     await made.world.clock.sleep(RECHECK_SECONDS + 1)
     assert isinstance(await asked(made, 3, control, "write"), AccessDenied)
     assert await asked(made, 4, control, "administer") is None
