@@ -1,6 +1,14 @@
 """Builders for regression tests of streams."""
 
-from tallybook.sim.stage.scenario import lines
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tallybook.metadata.store import MetadataStore
+from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Position, StreamStore
 
 
@@ -9,3 +17,25 @@ async def filled(streams: StreamStore, count: int = 10, **policy: object) -> lis
     await streams.create("s", **policy)
     async with await streams.writer("s") as writer:
         return [await writer.append(line) for line in lines(count)]
+
+
+class Outage:
+    """While it lasts, the metadata store does not answer."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.lasts = False
+        self._cluster = cluster
+
+    def next(self, _operation: str) -> MetadataFault | None:
+        return MetadataFault.UNAVAILABLE if self.lasts else None
+
+    def __call__(self, store: MetadataStore) -> FaultyMetadataStore:
+        return FaultyMetadataStore(store, self, self._cluster.world.clock)
+
+
+@asynccontextmanager
+async def process(cluster: MemoryCluster, name: str) -> AsyncIterator[tuple[StreamStore, Outage]]:
+    """A process of its own, whose metadata store can be taken away."""
+    outage = Outage(cluster)
+    async with cluster.client(SMALL, seen_through=outage) as client, StreamStore(client, name=name) as streams:
+        yield streams, outage

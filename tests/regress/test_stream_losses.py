@@ -22,11 +22,12 @@ from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamStore
+from tallybook.stream.catalog.head import StreamSegment
 from tallybook.stream.reader import reading, seek, tails
-from tallybook.stream.records.envelope import EnvelopeKind
 
 from ..simulated import on_streams
-from .stream_parts import filled
+from ..support.streams import head_of, updates_refused
+from .stream_parts import filled, process
 
 pytestmark = pytest.mark.usefixtures("small_chapters")
 
@@ -38,7 +39,7 @@ async def in_chapters(streams: StreamStore, count: int = 20) -> list[Position]:
     for index in range(count):
         async with await streams.writer("s") as writer:
             positions.append(await writer.append(b"%d" % index))
-    assert len((await streams._find("s")).chapters) > 2
+    assert len((await head_of(streams)).chapters) > 2
     return positions
 
 
@@ -74,15 +75,17 @@ async def test_a_subscription_begins_in_a_chapter_where_that_is_the_beginning(st
 @on_streams
 async def test_a_deletion_that_was_cut_off_behind_a_chapter_is_finished(streams: StreamStore, client: Client) -> None:
     await in_chapters(streams)
-    keeper, done = streams._janitor, streams._janitor._delete_doomed
+    delete, last = client.delete_ledger, (await head_of(streams)).segments[-1].ledger_id
 
-    async def away(_head: object, _failed: object) -> None:
-        raise MetadataUnavailable("away")
+    async def away(ledger_id: int, **options: bool) -> None:
+        if ledger_id == last:
+            raise MetadataUnavailable("away")
+        await delete(ledger_id, **options)
 
-    keeper._delete_doomed = away
+    client.delete_ledger = away
     with pytest.raises(MetadataUnavailable):
         await streams.delete("s")
-    keeper._delete_doomed = done
+    client.delete_ledger = delete
     await streams.delete("s")
     assert not await streams.exists("s")
     assert [ledger_id async for ledger_id in client.list_ledgers()] == []
@@ -103,14 +106,14 @@ async def test_a_reader_whose_chapter_is_removed_gets_the_truncation(streams: St
 
 
 @on_streams
-async def test_a_stream_whose_end_is_marked_is_never_written_on(streams, others, cluster):
+async def test_a_stream_whose_end_is_marked_is_never_written_on(streams, others, cluster, client):
     await streams.create("s", roll_bytes=1024)
     writer = await streams.writer("s")
     await writer.append(b"x" * 700)
     await cluster.world.clock.sleep(1)
-    assert len((await streams._find("s")).open_segments) == 2, "the next one is made"
-    writer._flow.mark(EnvelopeKind.END_OF_STREAM)
-    await writer.flush()
+    assert len((await head_of(streams)).open_segments) == 2, "the next one is made"
+    with updates_refused(client), pytest.raises(MetadataUnavailable):
+        await writer.end_stream()
     writer.abandon()
     with pytest.raises(StreamEnded):
         await others.writer("s")
@@ -135,21 +138,21 @@ async def test_a_stream_ends_while_its_next_segment_is_being_made(streams, clust
 
 
 @on_streams
-async def test_what_is_appended_while_it_is_searched_for_is_found(streams: StreamStore) -> None:
+async def test_what_is_appended_while_it_is_searched_for_is_found(streams: StreamStore, monkeypatch) -> None:
     await streams.create("s")
     async with await streams.writer("s") as writer:
         await writer.append_many(lines(5))
         await writer.commit()
-        within, late = streams._seeker._within, lines(2, 5)
+        last_entry, late = seek.Seeker.last_entry, lines(2, 5)
 
-        async def then_appended(*arguments: object) -> object:
-            found = await within(*arguments)
+        async def then_appended(seeker: seek.Seeker, segment: StreamSegment) -> int:
+            found = await last_entry(seeker, segment)
             await writer.append_many(late)
             await writer.commit()
             late.clear()
             return found
 
-        streams._seeker._within = then_appended
+        monkeypatch.setattr(seek.Seeker, "last_entry", then_appended)
         assert await payloads(streams, start=Start.sequence(5)) == lines(2, 5)
 
 
@@ -221,21 +224,12 @@ async def test_a_loss_behind_a_truncation_is_reported_as_a_loss(streams: StreamS
 async def test_a_reader_that_does_not_follow_ends_where_a_writer_died_between_two_segments(streams, others, cluster):
     await streams.create("s", roll_bytes=1024)
     writer = await streams.writer("s")
-
-    async def never(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    writer._segments._close_and_seal = never
-    writer._flow.end_segment = lambda _target: None
-    for line in lines(60):
-        await writer.append(line)
+    await writer.append_many(lines(40))
     await cluster.world.clock.sleep(1)
-    assert len((await streams._find("s")).open_segments) > 1
+    assert len((await head_of(streams)).open_segments) == 2, "the next one is made, and has no record"
     writer.abandon()
     async with asyncio.timeout(30):
-        seen = await payloads(others)
-    assert seen == lines(len(seen))
-    assert 0 < len(seen) < 60
+        assert await payloads(others) == lines(40)
 
 
 @on_streams
@@ -332,11 +326,16 @@ async def test_a_waiting_writer_gets_the_stream_after_an_error_or_a_cancelled_op
 
 
 @on_streams
-async def test_a_writer_that_ends_because_it_is_busy_fails_all_waiting_calls(streams: StreamStore) -> None:
+async def test_a_writer_that_ends_because_it_is_busy_fails_all_waiting_calls(streams, client):
+    async def busy(**_options: object) -> None:
+        raise Busy("all busy", retry_after_ms=5)
+
     await streams.create("s")
     writer = await streams.writer("s")
+    [segment] = (await head_of(streams)).open_segments
+    await client.recover_ledger(segment.ledger_id)
+    client.create_ledger = busy
     pending = writer.append_nowait(b"x")
-    writer._flow.die(Busy("all busy", retry_after_ms=5))
     with pytest.raises(Busy):
         await pending
     with pytest.raises(Busy):
@@ -390,17 +389,6 @@ async def test_a_record_too_large_for_the_clients_entries_is_refused_and_nothing
 
 
 @on_streams
-async def test_a_stream_that_lost_its_name_gets_it_back(streams: StreamStore, cluster: MemoryCluster) -> None:
-    await filled(streams, 1)
-    # A deletion of an earlier stream of that name, which lands late.
-    await streams._catalog.unname((await streams._find("s")).stream_id, "default", "s")
-    await cluster.world.clock.sleep(200)
-    streams._janitor._clock = Later(cluster)
-    assert await streams.keep() == 0
-    assert await payloads(streams) == lines(1)
-
-
-@on_streams
 async def test_a_segment_grows_old_though_nothing_is_appended(streams: StreamStore, cluster: MemoryCluster) -> None:
     await streams.create("s", roll_after="60s", retention="60s")
     async with await streams.writer("s") as writer:
@@ -408,9 +396,9 @@ async def test_a_segment_grows_old_though_nothing_is_appended(streams: StreamSto
         await cluster.world.clock.sleep(200)
         assert await streams.keep() == 0
         assert (await streams.info("s")).first_sequence == 1
-        segments = (await streams._find("s")).next_segment
+        segments = (await head_of(streams)).next_segment
         await cluster.world.clock.sleep(300)
-        assert (await streams._find("s")).next_segment == segments, "an empty one does not grow old"
+        assert (await head_of(streams)).next_segment == segments, "an empty one does not grow old"
 
 
 def test_making_segments_in_vain_leaves_no_more_than_one_ledger_to_be_deleted() -> None:
@@ -423,13 +411,13 @@ def test_making_segments_in_vain_leaves_no_more_than_one_ledger_to_be_deleted() 
                 for line in lines(300):
                     await writer.append(line)
                     await cluster.world.clock.sleep(0.3)
-                assert len((await streams._find("s")).doomed) <= 1
+                assert len((await head_of(streams)).doomed) <= 1
                 cluster.bookies["bookie-0"].restart()
                 await cluster.register("bookie-0")
                 for line in lines(50, 300):
                     await writer.append(line)
                     await cluster.world.clock.sleep(0.3)
-                assert (await streams._find("s")).next_segment > 2
+                assert (await head_of(streams)).next_segment > 2
             assert await payloads(streams) == lines(350)
 
     play()
@@ -438,30 +426,17 @@ def test_making_segments_in_vain_leaves_no_more_than_one_ledger_to_be_deleted() 
 @on_streams
 async def test_sessions_of_the_dead_are_forgotten_and_those_of_the_living_are_not(streams, cluster, client):
     await streams.create("s")
-    for _ in range(3):
-        dead = StreamStore(client)
-        await (await dead.writer("s")).close()
-        await dead._tasks.close()  # without a word
+    for name in ("p", "q", "r"):
+        async with process(cluster, name) as (dead, outage):
+            await (await dead.writer("s")).close()
+            outage.lasts = True
     async with await streams.writer("s"):
         for _ in range(3):
             assert await streams.keep() == 0
             await cluster.world.clock.sleep(20)
         store = client.world.store
         sessions = (await store.list_records("stream-sessions/")).names
-        assert sessions == (f"stream-sessions/{streams._session.name}",)
-
-
-class Later:
-    """The clock of a process that starts hours later."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._clock = cluster.world.clock
-
-    def wall_us(self) -> int:
-        return self._clock.wall_us() + 10 * 3_600_000_000
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
+        assert sessions == (f"stream-sessions/{streams.session}",)
 
 
 @on_streams

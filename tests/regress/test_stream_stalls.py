@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 import pytest
@@ -21,8 +19,7 @@ from tallybook.core.errors import (
     StreamExists,
     StreamFenced,
 )
-from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
+from tallybook.sim.cluster.faulty_metadata import MetadataFault
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
@@ -34,31 +31,10 @@ from tallybook.stream.retention.janitor import expired
 from tallybook.stream.writer import loss
 
 from ..simulated import on_streams
-from .stream_parts import filled
+from ..support.streams import catalog_of, head_of, updates_refused
+from .stream_parts import Outage, filled, process
 
 pytestmark = pytest.mark.usefixtures("small_chapters")
-
-
-class Outage:
-    """While it lasts, the metadata store does not answer."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self.lasts = False
-        self._cluster = cluster
-
-    def next(self, _operation: str) -> MetadataFault | None:
-        return MetadataFault.UNAVAILABLE if self.lasts else None
-
-    def __call__(self, store: MetadataStore) -> FaultyMetadataStore:
-        return FaultyMetadataStore(store, self, self._cluster.world.clock)
-
-
-@asynccontextmanager
-async def process(cluster: MemoryCluster, name: str) -> AsyncIterator[tuple[StreamStore, Outage]]:
-    """A process of its own, whose metadata store can be taken away."""
-    outage = Outage(cluster)
-    async with cluster.client(SMALL, seen_through=outage) as client, StreamStore(client, name=name) as streams:
-        yield streams, outage
 
 
 @on_streams
@@ -96,25 +72,27 @@ async def test_what_could_not_be_let_go_of_in_an_outage_is_let_go_of_after_it(ot
 
 @on_streams
 async def test_what_a_writer_before_left_half_made_is_deleted_without_a_keeper(others, cluster, client):
-    async with process(cluster, "p") as (streams, outage):
-        await filled(others)
+    outage = Outage(cluster)
+    async with cluster.client(SMALL, seen_through=outage) as own, StreamStore(own) as streams:
+        await filled(others, roll_bytes=1024)
         writer = await streams.writer("s")
-        made = streams._client.create_ledger
+        made = own.create_ledger
 
         async def and_then_nothing(**options: object) -> object:
             ledger = await made(**options)
             outage.lasts = True
             return ledger
 
-        streams._client.create_ledger = and_then_nothing
-        with pytest.raises(MetadataUnavailable):
-            await writer._segments._make()
+        own.create_ledger = and_then_nothing
+        await writer.append(b"x" * 700)
+        await cluster.world.clock.sleep(1)
+        assert outage.lasts, "the next segment is half made"
         async with await others.writer("s") as successor:
             await successor.append(b"x")
             await cluster.world.clock.sleep(60)
-            head = await others._find("s")
+            head = await head_of(others)
             assert head.doomed == ()
-        named = {segment.ledger_id for segment in (await others._find("s")).segments}
+        named = {segment.ledger_id for segment in (await head_of(others)).segments}
         assert {ledger_id async for ledger_id in client.list_ledgers()} == named
 
 
@@ -122,12 +100,12 @@ async def test_what_a_writer_before_left_half_made_is_deleted_without_a_keeper(o
 async def test_a_subscription_whose_ledger_is_lost_is_listed_and_can_be_reset(streams, client):
     positions = await filled(streams)
     await (await streams.subscribe("s", "sound")).close()
+    before = {ledger_id async for ledger_id in client.list_ledgers()}
     reader = await streams.subscribe("s", "x")
     await reader.advance(positions[4])
     reader.abandon()
-    await client.delete_ledger(
-        (await streams._subscriptions.read(reader._found.stream_id, "x")).ledger_id or 0, force=True
-    )
+    [of_the_cursor] = {ledger_id async for ledger_id in client.list_ledgers()} - before
+    await client.delete_ledger(of_the_cursor, force=True)
     with pytest.raises(DamagedFile, match="reset it"):
         await streams.subscribe("s", "x")
     assert [(each.name, each.cursor is None) async for each in streams.subscriptions("s")] == [
@@ -142,7 +120,7 @@ async def test_a_subscription_whose_ledger_is_lost_is_listed_and_can_be_reset(st
 @on_streams
 async def test_a_young_stream_that_lost_its_name_gets_it_back_at_once(streams: StreamStore) -> None:
     await filled(streams)
-    await streams._catalog.unname((await streams._find("s")).stream_id, "default", "s")
+    await catalog_of(streams).unname((await head_of(streams)).stream_id, "default", "s")
     assert await streams.keep() == 0
     assert await streams.exists("s")
 
@@ -160,13 +138,13 @@ async def retention_in_a_chapter(world: World) -> None:
             async with await streams.writer("s") as writer:
                 await writer.append(b"%d" % index)
             await cluster.world.clock.sleep(400)
-        before = await streams._find("s")
+        before = await head_of(streams)
         assert await streams.keep() == 0
         assert (await streams.info("s")).first_sequence == 13, "what is older is gone"
         assert [record.payload async for record in streams.reader("s", follow=False)] == [
             b"%d" % index for index in range(13, 20)
         ]
-        after = await streams._find("s")
+        after = await head_of(streams)
         assert after.chapters[0].first_segment not in {each.first_segment for each in before.chapters}, "in its middle"
         assert len([ledger_id async for ledger_id in client.list_ledgers()]) == 7
         await streams.delete("s")
@@ -255,7 +233,7 @@ async def told(streams: StreamStore, **options: object) -> list[bytes | tuple[Ga
 @on_streams
 async def test_a_stream_whose_open_segment_is_gone_can_be_written_again(streams: StreamStore, client: Client) -> None:
     await left_behind(streams)
-    [segment] = (await streams._find("s")).open_segments
+    [segment] = (await head_of(streams)).open_segments
     await client.delete_ledger(segment.ledger_id, force=True)
     with pytest.raises(NoSuchLedger):
         await streams.writer("s")
@@ -298,18 +276,17 @@ async def test_a_stream_whose_last_entries_are_lost_can_be_written_again(streams
 async def test_the_numbers_behind_a_loss_go_on_where_the_next_segment_says(streams, client):
     await streams.create("s", roll_bytes=1024)
     writer = await streams.writer("s")
-
-    async def never() -> None:
-        await asyncio.Event().wait()
-
-    writer._segments._seal_full = never
-    while len((await streams._find("s")).open_segments) < 2 or len(writer._segments._full) < 1:
+    begin = await writer.append(b"x" * 100)
+    while len((await head_of(streams)).open_segments) < 2:
         await writer.append(b"x" * 100)
-    sent = writer.next_sequence
-    await writer.append(b"last")
-    await writer.commit()
-    writer.abandon()
-    first, *_ = (await streams._find("s")).open_segments
+    with updates_refused(client):
+        while (await writer.append(b"x" * 100)).segment == begin.segment:
+            pass
+        sent = writer.next_sequence
+        await writer.append(b"last")
+        await writer.commit()
+        writer.abandon()
+    first, *_ = (await head_of(streams)).open_segments
     await client.delete_ledger(first.ledger_id, force=True)
     async with await streams.writer("s", accept_loss=True) as successor:
         assert successor.next_sequence == sent + 1
@@ -329,11 +306,12 @@ def test_retention_stops_at_what_is_young_also_where_a_clock_went_back() -> None
 
 
 @on_streams
-async def test_a_commit_of_a_writer_that_is_over_already_says_so_at_once(streams, cluster):
+async def test_a_commit_of_a_writer_that_is_over_already_says_so_at_once(streams, others, cluster):
     await streams.create("s")
     writer = await streams.writer("s")
-    await writer.append(b"x")
-    writer._flow.die(StreamFenced("another writer has it"))
+    await (await others.writer("s")).close()
+    with pytest.raises(StreamFenced):
+        await writer.append(b"x")
     began = cluster.world.clock.monotonic()
     with pytest.raises(StreamFenced):
         await writer.commit()

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.client.reader.fetcher import EntryFetcher
-from tallybook.core.errors import (
-    DataMissing,
-    MetadataConflict,
-    MetadataUnavailable,
-    NoSuchStream,
-    StreamEnded,
-    StreamFenced,
-)
+from tallybook.core.errors import MetadataConflict, MetadataUnavailable, NoSuchStream, StreamEnded, StreamFenced
 from tallybook.metadata.records.listing import record_names
+from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines
 from tallybook.stream import Start, StreamStore
 from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.catalog.head import Head, begin_rename
-from tallybook.stream.catalog.subscription_record import Subscription
-from tallybook.stream.names import CHAPTERS
-from tallybook.stream.records.envelope import EnvelopeKind
+from tallybook.stream.names import CHAPTERS, SUBSCRIPTIONS
 
 from ..simulated import on_streams
+from ..support.streams import catalog_of, head_of, updates_refused
 
 pytestmark = pytest.mark.usefixtures("small_chapters")
 
@@ -41,15 +32,15 @@ async def of_segments(streams: StreamStore, count: int) -> None:
 
 async def renaming(streams: StreamStore, name: str) -> Head:
     """The head of stream ``s`` as read by a process that is about to finish its rename."""
-    head = await streams._find("s")
-    return await streams._catalog.change(head.stream_id, lambda found: begin_rename(found, name))
+    head = await head_of(streams)
+    return await catalog_of(streams).change(head.stream_id, lambda found: begin_rename(found, name))
 
 
 @on_streams
 async def test_a_ledger_that_cannot_be_deleted_just_now_is_deleted_with_its_chapter_later(streams, client):
     await of_segments(streams, 10)
-    head = await streams._find("s")
-    first = (await streams._catalog.chapter(head.stream_id, head.chapters[0]))[0].ledger_id
+    head = await head_of(streams)
+    first = (await catalog_of(streams).chapter(head.stream_id, head.chapters[0]))[0].ledger_id
     delete = client.delete_ledger
 
     async def refused_once(ledger_id: int, **options: bool) -> None:
@@ -89,25 +80,21 @@ async def test_an_abandoned_chapter_leaves_no_record_though_a_process_is_cut_off
 @pytest.mark.parametrize("readable", [[10], [9, 10], [0, 10]])
 @on_streams
 async def test_a_stream_that_has_ended_stays_so_though_the_records_before_its_end_are_lost(
-    streams: StreamStore, readable: list[int], monkeypatch: pytest.MonkeyPatch
+    streams: StreamStore, client: Client, cluster: MemoryCluster, readable: list[int]
 ) -> None:
     await streams.create("s")
     writer = await streams.writer("s")
     for line in lines(10):
         await writer.append(line)
-    await writer._flow.mark(EnvelopeKind.END_OF_STREAM).wait()
+    with updates_refused(client), pytest.raises(MetadataUnavailable):
+        await writer.end_stream()
     writer.abandon()
-    ask = EntryFetcher._from_any_replica
-
-    async def of_the_readable(fetcher: EntryFetcher, entry_id: int, *question: Any) -> Any:
-        if entry_id not in readable:
-            raise DataMissing("nobody has it")
-        return await ask(fetcher, entry_id, *question)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(EntryFetcher, "_from_any_replica", of_the_readable)
-        with pytest.raises(StreamEnded):
-            await streams.writer("s", accept_loss=True)
+    [segment] = (await head_of(streams)).open_segments
+    for bookie in cluster.bookies.values():
+        for entry_id in set(range(11)) - set(readable):
+            bookie.drop(segment.ledger_id, entry_id)
+    with pytest.raises(StreamEnded):
+        await streams.writer("s", accept_loss=True)
 
 
 @on_streams
@@ -116,7 +103,7 @@ async def test_a_stream_that_is_deleted_while_it_is_renamed_leaves_no_name_behin
     seen = await renaming(streams, "t")
     await streams.delete("s")
     with pytest.raises(NoSuchStream):
-        await streams._catalog.finish_renaming(seen)
+        await catalog_of(streams).finish_renaming(seen)
     assert [name async for name in streams.list()] == []
     await streams.create("t")
 
@@ -127,7 +114,7 @@ async def test_finishing_an_old_rename_leaves_no_second_name(streams: StreamStor
     seen = await renaming(streams, "t")
     await streams.rename("s", "u")
     assert [name async for name in streams.list()] == ["u"]
-    await streams._catalog.finish_renaming(seen)
+    await catalog_of(streams).finish_renaming(seen)
     assert [name async for name in streams.list()] == ["u"]
 
 
@@ -135,11 +122,11 @@ async def test_finishing_an_old_rename_leaves_no_second_name(streams: StreamStor
 async def test_forgetting_an_old_name_does_not_remove_it_from_its_new_stream(client: Client) -> None:
     async with StreamStore(client) as streams, StreamStore(client) as others:
         await of_segments(streams, 1)
-        unname, slow = StreamCatalog.unname, streams._catalog
+        unname = StreamCatalog.unname
 
         async def after_another_rename(catalog: StreamCatalog, *names: str) -> None:
-            if catalog is slow:
-                await others.rename("t", "s")
+            patched.undo()
+            await others.rename("t", "s")
             await unname(catalog, *names)
 
         with pytest.MonkeyPatch.context() as patched:
@@ -153,14 +140,16 @@ async def test_forgetting_an_old_name_does_not_remove_it_from_its_new_stream(cli
 async def test_a_keeper_that_meets_a_deletion_gives_no_name_back(client: Client) -> None:
     async with StreamStore(client) as streams, StreamStore(client) as keeper:
         await of_segments(streams, 1)
-        look = keeper._catalog.id_of
+        look = StreamCatalog.id_of
 
-        async def behind_a_deletion(namespace: str, name: str) -> str | None:
+        async def behind_a_deletion(catalog: StreamCatalog, namespace: str, name: str) -> str | None:
+            patched.undo()
             await streams.delete("s")
-            return await look(namespace, name)
+            return await look(catalog, namespace, name)
 
-        keeper._catalog.id_of = behind_a_deletion
-        await keeper.keep()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(StreamCatalog, "id_of", behind_a_deletion)
+            await keeper.keep()
         assert [name async for name in streams.list()] == []
         await streams.create("s")
 
@@ -172,12 +161,16 @@ async def test_a_reset_that_another_reader_comes_between_does_not_claim_to_be_do
         positions = [record.position async for record in streams.reader("s", follow=False)]
         async with await streams.subscribe("s", "x") as reader:
             await reader.advance(positions[1])
-        fence = streams._subscriptions._fence
+        store, written = client.world.store, list[str]()
+        write = store.write_record
 
-        async def behind_another(found: Subscription) -> None:
-            await (await others.subscribe("s", "x")).close()
-            await fence(found)
+        async def behind_another(name: str, value: bytes, version: int | None) -> object:
+            written.append(name)
+            if sum(each.startswith(SUBSCRIPTIONS) for each in written) == 2:
+                store.write_record = write
+                await (await others.subscribe("s", "x")).close()
+            return await write(name, value, version)
 
-        streams._subscriptions._fence = behind_another
+        store.write_record = behind_another
         with pytest.raises(StreamFenced):
             await streams.reset_subscription("s", "x", Start.at(positions[0]))

@@ -26,6 +26,7 @@ from tallybook.stream.catalog.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing
 
+from ..support.streams import head_of
 from .test_spark_records import following, place_of
 
 
@@ -96,7 +97,7 @@ async def small_entries(streams: StreamStore, count: int, each: int = 1) -> tupl
     for start in range(0, count * each, each):
         await writer.append_many(Outgoing(line, 1000 + start + at) for at, line in enumerate(lines(each, start)))
     await writer.commit()
-    head = await streams._catalog.find("default", "s")
+    head = await head_of(streams)
     return writer, head.open_segments[0].ledger_id
 
 

@@ -30,6 +30,7 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore
 
+from ..support.streams import head_of
 from .parts import one_stream
 
 
@@ -147,7 +148,7 @@ async def test_readers_see_committed_records_even_if_no_segment_before_could_be_
             await writer.append_many(lines(10, start))
         await writer.commit()
         assert await payloads(streams, "s") == lines(300)
-        assert not any(segment.end for segment in (await streams._find("s")).segments)
+        assert not any(segment.end for segment in (await head_of(streams)).segments)
         writer.abandon()
         await of_the_writer.close()
         assert await payloads(streams, "s") == lines(300)
@@ -416,7 +417,7 @@ async def test_a_stream_is_read_through_segments_in_the_archive_and_positions_st
         writer = await streams.writer("s")
         positions = [await writer.append(line, txid=index) for index, line in enumerate(lines(200))]
         await writer.commit()
-        ended = [segment for segment in (await streams._find("s")).segments if segment.end is not None]
+        ended = [segment for segment in (await head_of(streams)).segments if segment.end is not None]
         assert len(ended) > 3
         await stage.archive(*(segment.ledger_id for segment in ended))
         # Half of them are only there from now on.

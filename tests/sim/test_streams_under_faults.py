@@ -23,6 +23,7 @@ from tallybook.stream import Gap, Position, StreamStore, StreamWriter
 from tallybook.stream.catalog import head
 
 from ..sampling import sample
+from ..support.streams import catalog_of, head_of
 from .parts import restart
 
 RATES = {
@@ -130,7 +131,7 @@ class Play:
     async def recover_behind_its_back(self, client: Client, streams: StreamStore) -> None:
         """Recover the open segment of the stream, so that its writer must continue in a new ledger."""
         try:
-            for segment in (await streams._find("s")).open_segments:
+            for segment in (await head_of(streams)).open_segments:
                 await client.recover_ledger(segment.ledger_id)
         except TallybookError as error:
             expected(error)
@@ -184,9 +185,9 @@ class Play:
 
     async def audit_ledgers(self, client: Client, streams: StreamStore) -> None:
         """Each process that died leaves at most one orphan ledger."""
-        found = await streams._find("s")
+        found = await head_of(streams)
         self.chapters = len(found.chapters)
-        chapters = [await streams._catalog.chapter(found.stream_id, chapter) for chapter in found.chapters]
+        chapters = [await catalog_of(streams).chapter(found.stream_id, chapter) for chapter in found.chapters]
         named = {segment.ledger_id for listed in (*chapters, found.segments) for segment in listed}
         unnamed = {ledger_id async for ledger_id in client.list_ledgers()} - named
         assert len(unnamed) <= self.takeovers

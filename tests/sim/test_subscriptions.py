@@ -26,6 +26,8 @@ from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import Gap, Position, Start, StreamStore, SubscriptionReader
 from tallybook.stream.subscription import handle
 
+from ..support.streams import head_of
+
 
 @asynccontextmanager
 async def written(
@@ -141,7 +143,7 @@ async def test_advancing_writes_no_metadata_and_its_ledgers_stay_few(cluster: Me
                 await reader.advance(position)
             assert len(written_records) == before
             ledgers = [ledger_id async for ledger_id in client.list_ledgers()]
-        named = {segment.ledger_id for segment in (await streams._find("s")).segments}
+        named = {segment.ledger_id for segment in (await head_of(streams)).segments}
         assert len(set(ledgers) - named) == 1, "the cursor ledger, while there is a reader"
         assert {ledger_id async for ledger_id in client.list_ledgers()} == named, "none, when there is not"
 
@@ -156,7 +158,7 @@ def test_a_cursor_ledger_is_given_up_for_another_one_after_some_time(monkeypatch
             for position in positions:
                 await reader.advance(position)
             ledgers = {ledger_id async for ledger_id in client.list_ledgers()}
-            named = {segment.ledger_id for segment in (await streams._find("s")).segments}
+            named = {segment.ledger_id for segment in (await head_of(streams)).segments}
             assert len(ledgers - named) <= 2
             assert await cursors(streams) == {"x": f"after {positions[-2]}"} or await cursors(streams) == {
                 "x": f"after {positions[-1]}"
@@ -170,7 +172,7 @@ def test_a_cursor_ledger_is_given_up_for_another_one_after_some_time(monkeypatch
 @scenario(bookies=5)
 async def test_a_reader_continues_when_its_cursor_ledger_is_recovered(cluster: MemoryCluster, client: Client) -> None:
     async with written(client) as (streams, positions):
-        named = {segment.ledger_id for segment in (await streams._find("s")).segments}
+        named = {segment.ledger_id for segment in (await head_of(streams)).segments}
         reader = await streams.subscribe("s", "x")
         await reader.advance(positions[2])
         [ledger_id] = {ledger_id async for ledger_id in client.list_ledgers()} - named

@@ -5,6 +5,7 @@
     real_bookie       a real bookie with RocksDB on the local disk
     gateways          gateways on a MemoryCluster, and clients of their stream service
     deliveries, tail  a Spark-like delivering process; a background reader whose metadata store can be cut off
+    streams           the metadata of streams as the store has them
     steps             stops or disturbs an offloader at one of its calls
     cancellation      cancels a coroutine at each of its awaits in turn
     metadata_faults   metadata stores that delay, lose or refuse updates
