@@ -21,6 +21,7 @@ from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.parts import BookieParts
 from tallybook.bookie.process.boot import boot
 from tallybook.bookie.process.world import BookieWorld
 from tallybook.bookie.recovery.store_check import BehindNotes, NeverBehind
@@ -207,6 +208,11 @@ class DiskBookie:
         if self._bookie is None:
             raise InvariantViolation("the bookie is not running")
         return self._bookie
+
+    @property
+    def parts(self) -> BookieParts:
+        """The parts of the running bookie, to be looked at and disturbed."""
+        return self.bookie._parts  # noqa: SLF001 - no public way to get them
 
     async def boot(self, *, registers: bool = True) -> Bookie:
         """Boot the bookie; with ``registers``, also as registered."""

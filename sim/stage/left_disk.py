@@ -70,8 +70,7 @@ def pieces_cut(disk: SimDisk) -> int:
 
 async def rows_without_logs(node: DiskBookie) -> list[int]:
     """Ledgers with an index row that points into a missing entry log."""
-    parts = node.bookie._parts  # noqa: SLF001 - no public way to get it
-    found = []
+    parts, found = node.parts, []
     for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, _MAX_LEDGERS):
         rows = await parts.index.find_range(ledger_id, 0, MAX_ID, _MAX_ROWS)
         if not {row.location.log_id for row in rows} <= set(parts.logs.log_ids):

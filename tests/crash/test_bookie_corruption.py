@@ -81,7 +81,7 @@ def written() -> Written:
         await node.bookie.flush()
         await add(1, 15)
         await node.bookie.flush()
-        await node.bookie._parts.scrub.run_pass()
+        await node.parts.scrub.run_pass()
         for first in range(0, 9, 3):
             await add(3, first)
         await node.bookie.fence(4, b"")

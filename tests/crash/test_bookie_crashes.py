@@ -309,7 +309,7 @@ def test_j01_j03_j24_no_power_loss_takes_anything_from_two_journals_and_two_dire
         await client.node.bookie.flush()
         await client.add(2, ledger_id=4, size=3000)
         await client.node.bookie.flush()
-        disk, parts = client.node.disk, client.node.bookie._parts
+        disk, parts = client.node.disk, client.node.parts
         assert all(any(name.endswith(".log") for name in disk.state.names(path)) for path in WIDE.ledger_directories)
         assert all(journal.commits for journal in parts.journals.each)
 
@@ -358,7 +358,7 @@ def test_j05_a_full_cache_and_a_turning_journal_survive_every_crash(crashes) -> 
     async def work(client: Client, clock: Clock) -> None:
         for number in range(rounds):
             await client.add(4 * number, 4 * number + 2, ledger_id=1 + number % 3, size=3000)
-        segment = client.node.bookie._parts.journals.durable_marks()[0].segment
+        segment = client.node.parts.journals.durable_marks()[0].segment
         assert segment >= least_segment, f"the journal is in segment {segment}"
 
     small = tiny_settings(write_cache_bytes=32 * KIB, segment_bytes=32 * KIB)

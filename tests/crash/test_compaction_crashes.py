@@ -53,9 +53,9 @@ async def compact(disk: SimDisk, promises: Promises) -> None:
     for ledger_id in (KEPT, DROPPED):
         assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
     promises.add(Acked(ENTRIES))
-    before = frozenset(node.bookie._parts.logs.log_ids)
+    before = frozenset(node.parts.logs.log_ids)
     await node.bookie.collect()
-    promises.add(Removed(before.difference(node.bookie._parts.logs.log_ids)))
+    promises.add(Removed(before.difference(node.parts.logs.log_ids)))
     assert node.bookie.stats()["compacted_bytes_total"] > 0
     assert pieces_cut(disk) >= 2 * node.bookie.stats()["entry_logs_removed_total"] > 0
     assert (await node.add(batch(KEPT, ENTRIES + 1))).code == 0
@@ -71,7 +71,7 @@ async def holds_all(disk: SimDisk, promises: tuple[object, ...]) -> None:
     await node.boot()
     assert truncated_logs(disk, node.bookie) == []
     for _ in range(2):
-        assert not removed.intersection(node.bookie._parts.logs.log_ids)
+        assert not removed.intersection(node.parts.logs.log_ids)
         for entry_id in acked:
             answer = await node.bookie.read_batches(KEPT, entry_id, entry_id, 1)
             assert answer.batches == (batch(KEPT, entry_id),)
@@ -80,7 +80,7 @@ async def holds_all(disk: SimDisk, promises: tuple[object, ...]) -> None:
     assert node.bookie.stats()["compacted_bytes_total"] <= sum(len(batch(KEPT, each)) for each in range(ENTRIES + 2))
     with pytest.raises(NoSuchLedger):
         await node.bookie.read_batches(DROPPED, 0, 0, 1)
-    assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
+    assert await node.parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     await node.stop()
     assert node.failures == []
 

@@ -101,7 +101,7 @@ async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
 async def ends_what_was_begun(node: DiskBookie) -> None:
     for _ in range(2):
         await node.bookie.collect()
-    index = node.bookie._parts.index
+    index = node.parts.index
     assert await index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     for ledger_id in FATES:
         assert not await is_held(node, ledger_id, 0)
@@ -127,7 +127,7 @@ async def collect_while_a_checkpoint_waits_for_room(disk: SimDisk, promises: Pro
     disk.capacity_bytes = disk.state.used_bytes() + ROOM_FOR_ROWS_BYTES
     flushing = asyncio.ensure_future(node.bookie.flush())
     await SimClock().sleep(0.5)
-    cache = node.bookie._parts.cache
+    cache = node.parts.cache
     assert cache.flush_waits
     assert cache.flushes(RELEASED)
     await node.bookie.collect()

@@ -101,7 +101,7 @@ async def nothing_is_taken_where_a_copy_is_gone(disk: SimDisk, promises: tuple[o
 async def ends_what_was_begun(node: DiskBookie) -> None:
     await node.bookie.flush()
     await collect_what_is_left_for_long(node)
-    assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
+    assert await node.parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     assert (await node.add(batch(LEFT, 50))).code == LedgerFenced.wire_code
     for entry_id in range(ENTRIES):
         assert (await node.add(batch(LEFT, entry_id), kind=AddKind.REPAIR)).code == 0

@@ -47,7 +47,7 @@ async def filled(made: RealBookie) -> None:
 
 
 def index_of(made: RealBookie) -> RocksIndex:
-    index = made.bookie._parts.index
+    index = made.parts.index
     assert isinstance(index, RocksIndex)
     return index
 
@@ -105,7 +105,7 @@ async def test_a_block_that_cannot_be_read_costs_what_is_in_it_and_stops_nothing
             assert await read(made, ledger_id, LAST) == batch(ledger_id, BATCHES - 1)
         ledger_id, entry_id = min(missing)
         assert await add(made, batch(ledger_id, entry_id // COUNT), repair=True) == EntryUnknown.wire_code
-        await made.bookie._parts.scrub.run_pass()
+        await made.parts.scrub.run_pass()
         gone = max(set(LEDGERS) - unreadable)
         metadata.dispositions[gone] = LedgerDisposition.RELEASED
         await made.bookie.collect()

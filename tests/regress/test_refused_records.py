@@ -26,7 +26,7 @@ def on_a_bookie(body):
 
 def refuse_next(node: DiskBookie, monkeypatch: pytest.MonkeyPatch, error: Exception, part: str = "journal") -> None:
     """The next record, or the next batch for the cache, meets ``error``."""
-    parts = node.bookie._parts
+    parts = node.parts
     owner = {"journal": parts.journals.each[0], "cache": parts.cache}[part]
     name = {"journal": "append", "cache": "put"}[part]
     whole = getattr(owner, name)

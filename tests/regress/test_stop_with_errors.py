@@ -16,7 +16,7 @@ async def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(wor
     node = DiskBookie(SimDisk(world.rng), world.clock)
     await node.boot()
     assert (await node.add(batch_of(0))).code == 0
-    parts = node.bookie._parts
+    parts = node.parts
     closed = []
 
     def watched(name: str) -> None:
@@ -54,7 +54,7 @@ async def test_the_directory_is_held_until_the_process_ends_where_a_write_may_st
     node = DiskBookie(SimDisk(world.rng), world.clock)
     await node.boot()
     assert (await node.add(batch_of(0))).code == 0
-    parts = node.bookie._parts
+    parts = node.parts
     owner = parts.journals.each[0]._pump if part == "_pump" else getattr(parts, part)
     whole = owner.close
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.parts import BookieParts
 from tallybook.bookie.process.boot import boot
 from tallybook.bookie.process.server import IndexThreads
 from tallybook.bookie.process.world import BookieWorld
@@ -29,6 +30,11 @@ class RealBookie:
     threads: IndexThreads
     tasks: Tasks
     settings: BookieSettings
+
+    @property
+    def parts(self) -> BookieParts:
+        """The parts of the bookie, to be looked at and disturbed."""
+        return self.bookie._parts
 
 
 @asynccontextmanager

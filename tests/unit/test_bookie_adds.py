@@ -315,7 +315,7 @@ async def test_after_a_failed_checkpoint_adds_on_their_way_to_the_journal_are_no
     queued = [node.add(batch_of(number)) for number in (1, 2)]
     await world.clock.sleep(0.1)
     node.disk.fail("write", "changes.log")
-    node.bookie._parts.checkpointer.request()
+    node.parts.checkpointer.request()
     await world.clock.sleep(0.1)
     assert node.failures
     assert await codes(queued) == [DiskFailed.wire_code] * 2

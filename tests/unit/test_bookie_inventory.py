@@ -39,7 +39,7 @@ async def test_what_is_held_is_reported_across_the_write_cache_a_running_checkpo
     await node.bookie.flush()
     await repair(node, batch(2, 2))
     flushing = asyncio.ensure_future(node.bookie.flush())
-    while node.bookie._parts.cache.flushing is None:  # noqa: ASYNC110 (no notification)
+    while node.parts.cache.flushing is None:  # noqa: ASYNC110 (no notification)
         await asyncio.sleep(0)
     await repair(node, batch(4, 2))
     asked = 0
@@ -131,7 +131,7 @@ async def test_a_ledger_that_changes_while_it_is_read_is_reported_as_it_is_then(
     await repair(node, batch(0, 5))
     await node.stop()
     await node.boot()
-    table = node.bookie._parts.table
+    table = node.parts.table
     load = table._load_row
 
     async def meanwhile_fenced(ledger_id: int) -> LedgerRow | None:

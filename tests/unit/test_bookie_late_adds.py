@@ -119,7 +119,7 @@ async def test_where_a_recovery_may_have_made_way_a_late_batch_asks_the_index(no
     await node.bookie.flush()
     await node.add(batch_of(30, 10))
     await node.add(batch_of(10, 10), kind=AddKind.RECOVERY)
-    async with node.bookie._parts.table.using(1) as ledger:
+    async with node.parts.table.using(1) as ledger:
         assert ledger.may_be_flushed(19)
         assert not ledger.may_be_flushed(20)
 
@@ -130,7 +130,7 @@ async def test_where_a_recovery_made_way_and_added_nothing_a_late_batch_asks_the
     answer = await node.add(batch_of(5, 60, payload=b"other"), kind=AddKind.RECOVERY)
     assert answer.code == Conflict.wire_code
     await node.bookie.flush()
-    async with node.bookie._parts.table.using(1) as ledger:
+    async with node.parts.table.using(1) as ledger:
         assert ledger.may_be_flushed(64)
         assert not ledger.may_be_flushed(65)
 

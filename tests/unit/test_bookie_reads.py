@@ -166,7 +166,7 @@ async def test_a_damaged_state_row_puts_its_ledger_in_limbo_and_leaves_the_other
     await add(node, 0)
     await node.add(batch_of(0, ledger_id=2))
     await node.bookie.flush()
-    index = node.bookie._parts.index
+    index = node.parts.index
     await index.apply((), {1: b"not a state row"})
     await index.sync()
     await node.kill()
@@ -227,7 +227,7 @@ async def test_a_batch_that_moves_while_it_is_read_is_found_at_its_new_place(nod
     batches = await add(node, 0, 10)
     await node.stop()  # finishes the log
     await node.boot()
-    parts = node.bookie._parts
+    parts = node.parts
     node.disk.fail("open", LOG, error=None, delay_seconds=5)
     node.disk.fail("read", "entrylog", error=None, delay_seconds=5)
     reading = asyncio.ensure_future(read(node, 0, 19))

@@ -70,7 +70,7 @@ async def read(node: DiskBookie, entry_id: int, ledger_id: int = CLOSED) -> byte
 
 
 async def row_of(node: DiskBookie, entry_id: int, ledger_id: int = CLOSED) -> IndexRow:
-    row = await node.bookie._parts.index.find(ledger_id, entry_id)
+    row = await node.parts.index.find(ledger_id, entry_id)
     assert row is not None
     return row
 
@@ -274,7 +274,7 @@ async def test_a_batch_that_moves_while_it_is_looked_for_on_the_disk_is_not_take
     async def no_row(*_ids: int) -> None:
         return None
 
-    stored, old = node.bookie._parts.tracer._stored, await row_of(node, 3)
+    stored, old = node.parts.tracer._stored, await row_of(node, 3)
     assert await repair(node, batch(3, 3, payload=b"x" * 700)) == 0
     await node.bookie.flush()
     copy = await stored.on_disk(old)
@@ -292,7 +292,7 @@ async def test_a_copy_that_cannot_be_read_for_want_of_files_is_not_replaced(node
         raise EntryUnknown("not now") from OutOfFiles("too many files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.bookie._parts.logs, "read_many", no_files)
+        patch.setattr(node.parts.logs, "read_many", no_files)
         assert await repair(node, batch(0, 3, payload=b"x" * 700)) == EntryUnknown.wire_code
     assert await repair(node, batch(0, 3, payload=b"x" * 700)) == 0
     assert node.bookie.stats()["adds_batches_total"] == 3
@@ -301,7 +301,7 @@ async def test_a_copy_that_cannot_be_read_for_want_of_files_is_not_replaced(node
 @on_damaged_copies
 async def test_a_page_of_damage_is_empty_only_where_there_is_no_more(node, world):
     """Rows at its front were repaired meanwhile; a caller that reads page by page must not take that for the end."""
-    damage = node.bookie._parts.damage
+    damage = node.parts.damage
     for first in (0, 3, 6):
         damage.add(DamagedBatch(CLOSED, first, first + 2))
     assert await node.bookie.damaged(ALL, 1) == (DamagedBatch(CLOSED, 3, 5),)
@@ -350,7 +350,7 @@ async def test_limbo_does_not_end_on_request_while_the_ledger_is_open(node, worl
 
 @on_limbo
 async def test_the_end_of_limbo_is_answered_when_it_is_durable_also_to_a_second_request(node, world):
-    parts = node.bookie._parts
+    parts = node.parts
     first = asyncio.ensure_future(node.bookie.end_limbo(CLOSED))
     async with parts.table.using(CLOSED) as ledger:
         while ledger.repair_events is None:  # noqa: ASYNC110 (no notification)

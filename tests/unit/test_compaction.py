@@ -95,7 +95,7 @@ async def holds(node: DiskBookie, entries: list[int]) -> None:
 
 async def rows(node: DiskBookie) -> dict[int, int]:
     """The log of each entry of the kept ledger."""
-    found = await node.bookie._parts.index.find_range(KEPT, 0, MAX_ID, 1000)
+    found = await node.parts.index.find_range(KEPT, 0, MAX_ID, 1000)
     return {row.first_entry_id: row.location.log_id for row in found}
 
 
@@ -131,7 +131,7 @@ async def test_what_counts_moves_out_of_logs_whose_footers_are_damaged(node, wor
     await node.boot()
     await drop(node)
     assert not before & set((await rows(node)).values())
-    assert not before & set(node.bookie._parts.logs.log_ids)
+    assert not before & set(node.parts.logs.log_ids)
     for _ in range(2):
         await holds(node, kept)
         await node.lose_power()
@@ -198,7 +198,7 @@ async def test_a_bookie_whose_checkpoints_find_no_space_copies_out_of_logs_of_wh
 @played()
 async def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go(node, world):
     kept = await fill(node, range(40))
-    row = (await node.bookie._parts.index.find_range(KEPT, kept[0], kept[0], 1))[0]
+    row = (await node.parts.index.find_range(KEPT, kept[0], kept[0], 1))[0]
     path = f"{ROOT}/ledgers/entrylog-{row.location.log_id:016d}.log"
     node.disk.rot.zero_sector(path, (row.location.offset + row.location.size // 2) // SECTOR_BYTES)
     await drop(node)
@@ -214,7 +214,7 @@ async def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the
     await node.bookie.flush()
     await world.clock.sleep(86_400)
     await node.bookie.collect()
-    assert row.location.log_id not in node.bookie._parts.logs.log_ids
+    assert row.location.log_id not in node.parts.logs.log_ids
     await holds(node, kept)
 
 
@@ -222,7 +222,7 @@ async def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the
 async def test_e08_what_has_moved_is_not_copied_again_by_the_next_life(node, world):
     kept = await fill(node, range(16))
     node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
-    logs, moved = node.bookie._parts.logs, asyncio.Event()
+    logs, moved = node.parts.logs, asyncio.Event()
     remove = logs.remove
 
     async def hangs(log_id: int) -> int:
@@ -260,7 +260,7 @@ async def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts
         await node.bookie.collect()
     used = set((await rows(node)).values())
     assert not set(before.values()) & used
-    *settled, _ = node.bookie._parts.logs.log_ids
+    *settled, _ = node.parts.logs.log_ids
     assert used.issuperset(settled), "no log has only copies without a row"
     await holds(node, kept)
 
@@ -268,9 +268,9 @@ async def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts
 @played()
 async def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted(node, world):
     kept = await fill(node, range(2))
-    [only] = node.bookie._parts.logs.log_ids
+    [only] = node.parts.logs.log_ids
     await drop(node)
-    assert only not in node.bookie._parts.logs.log_ids
+    assert only not in node.parts.logs.log_ids
     await holds(node, kept)
     await add(node, batch(KEPT, 1_000))
     await node.bookie.flush()
@@ -282,7 +282,7 @@ async def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_ind
     for entry_id in range(4):
         await add(node, batch(DROPPED, entry_id))
     await node.bookie.flush()
-    index, tasks = node.bookie._parts.index, Tasks("test", lambda name, error: None)
+    index, tasks = node.parts.index, Tasks("test", lambda name, error: None)
     apply, exhausted = index.apply, True
 
     async def without_room(*changes: Any, frees_space: bool = False, **more: Any) -> None:
@@ -339,7 +339,7 @@ async def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwar
 
 @played()
 async def test_a_log_that_is_still_written_is_finished_early_once_compaction_is_resumed(node, world):
-    logs = node.bookie._parts.logs
+    logs = node.parts.logs
     for entry_id in range(58):
         await add(node, batch(DROPPED, entry_id))
     await add(node, batch(KEPT, 0))
@@ -438,7 +438,7 @@ def test_a_log_that_is_written_is_finished_early_where_it_would_be_copied() -> N
 
 @played()
 async def test_no_space_to_finish_a_log_keeps_no_dead_log_from_going(node, world):
-    logs = node.bookie._parts.logs
+    logs = node.parts.logs
     for entry_id in range(60):
         await add(node, batch(DROPPED, entry_id))
     await node.bookie.flush()

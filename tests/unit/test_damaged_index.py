@@ -52,7 +52,7 @@ def batch(first: int, ledger_id: int = LEDGER, *, count: int = 2, payload: bytes
 
 
 def index_of(node: DiskBookie) -> MemoryIndex:
-    index = node.bookie._parts.index
+    index = node.parts.index
     assert isinstance(index, MemoryIndex)
     return index
 
@@ -112,7 +112,7 @@ async def test_a_scrub_passes_over_a_part_of_the_index_that_cannot_be_read_and_s
 @played()
 async def test_an_index_of_which_a_part_is_damaged_is_made_again_by_the_next_start_and_serves_until_then(node, world):
     lose(node, (LEDGER, 3), (OTHER, 1))
-    await node.bookie._parts.scrub.run_pass()
+    await node.parts.scrub.run_pass()
     assert await read(node, 4, OTHER) == batch(4, OTHER)
     assert (await node.add(batch(6), kind=AddKind.REPAIR)).code == UNKNOWN
     for _ in range(2):
@@ -135,7 +135,7 @@ async def test_an_index_is_not_made_again_for_a_damaged_row_or_for_what_the_devi
         damage(node, 4)
     else:
         index_of(node).unreadable = UnreadableRange(RowKey(LEDGER, 3), RowKey(OTHER, 1), is_row=False, refused=True)
-    await node.bookie._parts.scrub.run_pass()
+    await node.parts.scrub.run_pass()
     await node.stop()
     await node.boot()
     assert (await node.bookie.status()).limbo_events == 0
@@ -228,13 +228,13 @@ async def test_garbage_is_collected_beside_a_part_of_the_index_that_cannot_be_re
     lose(node, (LEDGER, 0), (OTHER, 3))
     for ledger_id in (garbage, LEDGER):
         node.metadata.dispositions[ledger_id] = LedgerDisposition.RELEASED
-    logs = node.bookie._parts.logs.log_ids
+    logs = node.parts.logs.log_ids
     for _ in range(2):
         await node.bookie.collect()
     assert node.bookie.stats()["ledgers_dropped_total"] == 1
     assert node.bookie.stats()["entry_logs_removed_total"] >= 1
     assert node.bookie.stats()["index_untold_total"] >= 1
-    assert node.bookie._parts.logs.log_ids != logs
+    assert node.parts.logs.log_ids != logs
     with pytest.raises(NoSuchLedger):
         await read(node, 0, garbage)
     assert await read(node, 0, last) == batch(0, last)
@@ -253,7 +253,7 @@ async def test_a_log_of_which_a_row_is_damaged_stays_until_it_is_repaired_and_ot
     node.metadata.dispositions[OTHER] = LedgerDisposition.RELEASED
     for _ in range(3):
         await node.bookie.collect()
-    assert row.location.log_id in node.bookie._parts.logs.log_ids
+    assert row.location.log_id in node.parts.logs.log_ids
     index_of(node).damaged.clear()
     for first in FIRSTS:
         assert await read(node, first) == batch(first)

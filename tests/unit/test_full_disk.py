@@ -163,14 +163,14 @@ async def test_a_bookie_whose_index_alone_has_no_space_is_read_only_until_it_has
     node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), SETTINGS)
     await node.boot()
     first, is_full = batch_of(0, ledger_id=KEPT), True
-    change = getattr(node.bookie._parts.index, step)
+    change = getattr(node.parts.index, step)
 
     async def while_there_is_room(*args: object, **more: object) -> None:
         if is_full:
             raise DiskFull("the index cannot be written: No space left on device")
         await change(*args, **more)
 
-    monkeypatch.setattr(node.bookie._parts.index, step, while_there_is_room)
+    monkeypatch.setattr(node.parts.index, step, while_there_is_room)
     assert (await node.add(first)).code == 0
     await world.clock.sleep(5)
     assert node.bookie.read_only

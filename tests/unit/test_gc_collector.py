@@ -43,11 +43,11 @@ async def fill(node: DiskBookie, ledger_id: int, *firsts: int, size: int = 1000)
 
 
 def logs_of(node: DiskBookie) -> list[int]:
-    return node.bookie._parts.logs.log_ids
+    return node.parts.logs.log_ids
 
 
 async def with_rows(node: DiskBookie) -> list[int]:
-    return await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100)
+    return await node.parts.index.ledgers_with_rows(NO_ENTRY, 100)
 
 
 def last_journal_block(disk: SimDisk) -> tuple[str, int]:
@@ -145,7 +145,7 @@ async def test_a_tombstone_is_all_that_stays_and_asks_the_metadata_nothing(node:
     await node.bookie.collect()
     await node.stop()
     await node.boot()
-    index = node.bookie._parts.index
+    index = node.parts.index
     state = await index.load_state(DROPPED)
     assert state is not None
     assert len(state) == 6
@@ -239,7 +239,7 @@ async def test_a_log_holds_nothing_where_its_ledger_is_refused_for_ever_and_has_
     node: DiskBookie, *, refused: bool, dropped: bool
 ) -> None:
     await fill(node, DROPPED, *range(4))
-    parts = node.bookie._parts
+    parts = node.parts
     states = {DROPPED: encode_row(DROPPED, TOMBSTONE)} if refused else {}
     await parts.index.apply((), states, drop_rows=[DROPPED] if dropped else [])
     assert await parts.collector.reclaimer._holds_nothing(logs_of(node)[0]) is (refused and dropped)
@@ -265,12 +265,12 @@ async def test_e01_a_log_with_a_ledger_that_has_no_rows_goes_once_each_batch_was
     await fill(node, DROPPED, *range(8))
     await fill(node, KEPT, 0)
     _, strange, *_ = logs_of(node)
-    original = node.bookie._parts.logs.complete_map
+    original = node.parts.logs.complete_map
 
     async def complete_map(log_id: int) -> dict[int, object]:
         return {**await original(log_id), **({999: LedgerShare(1, 1)} if log_id == strange else {})}
 
-    node.bookie._parts.logs.complete_map = complete_map  # type: ignore[method-assign, assignment]
+    node.parts.logs.complete_map = complete_map  # type: ignore[method-assign, assignment]
     node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
     await node.bookie.collect()
     assert strange not in logs_of(node)
@@ -366,7 +366,7 @@ async def test_rounds_that_cannot_be_made_are_counted_and_timed(
     async def away(*_: object) -> None:
         raise EntryUnknown("the index cannot be asked")
 
-    monkeypatch.setattr(node.bookie._parts.index, "survey_ledgers", away)
+    monkeypatch.setattr(node.parts.index, "survey_ledgers", away)
     await world.clock.sleep(3)
     told = node.bookie.readings()
     assert (told["collector_rounds_total"], told["collector_failures_total"]) == (2, 3)

@@ -109,7 +109,7 @@ async def test_a_damaged_log_stays_while_the_index_may_lack_rows(node: DiskBooki
         await note_limbo(node)
     await node.boot()
     if why == "index":
-        index = node.bookie._parts.index
+        index = node.parts.index
         survey = index.survey_from
 
         async def partly(start: RowKey, limit: int) -> RangeSurvey:
@@ -129,7 +129,7 @@ async def test_a_damaged_log_stays_while_it_is_not_known_of_which_ledgers_the_in
     node: DiskBookie, *, why: str
 ) -> None:
     damaged = await damaged_log(node)
-    await node.bookie._parts.index.apply((), {}, drop_ledgers=[DROPPED, KEPT])
+    await node.parts.index.apply((), {}, drop_ledgers=[DROPPED, KEPT])
     await node.stop()
     if why == "the store is behind":
         node.behind = FoundBehind()
@@ -160,7 +160,7 @@ def test_a_damaged_log_stays_when_the_right_store_is_back_after_an_older_copy_th
                 await (world.clock.sleep(10) if by_itself else node.bookie.collect())
 
         damaged = await damaged_log(node)
-        await node.bookie._parts.index.apply((), {}, drop_ledgers=[DROPPED, KEPT])
+        await node.parts.index.apply((), {}, drop_ledgers=[DROPPED, KEPT])
         await node.stop()
         await note_limbo(node)
         node.behind, node.named = notes, named

@@ -78,6 +78,6 @@ async def test_garbage_collection_has_the_index_compacted_after_a_pass_that_drop
     await node.bookie.flush()
     node.metadata.dispositions.update(dict.fromkeys(range(2, 6), LedgerDisposition.RELEASED))
     await node.bookie.collect()
-    assert node.bookie._parts.index.compacted == ranges
+    assert node.parts.index.compacted == ranges
     assert node.bookie.stats()["index_compactions_total"] == len(ranges)
     await node.stop()

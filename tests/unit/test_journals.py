@@ -83,7 +83,7 @@ async def test_j03_a_busy_journal_does_not_move_the_mark_of_a_quiet_one(node: Di
     assert after[0] > before[0]
     # What is taken now is below the mark of the busy journal, and above that of its own.
     assert (await node.add(batch_of(1, ledger_id=THERE))).code == 0
-    marks = node.bookie._parts.journals.durable_marks()
+    marks = node.parts.journals.durable_marks()
     assert after[1] < marks[1] < after[0], "the quiet journal must be behind for this to show anything"
     await node.lose_power()
     await node.boot()
@@ -306,7 +306,7 @@ async def test_damage_in_one_journal_leaves_in_limbo_what_may_have_been_in_it(no
     )
     node.disk.rot.zero_sector(path, 8)
     await node.boot()
-    assert node.bookie._parts.table.limbo.covers(THERE, 0)
+    assert node.parts.table.limbo.covers(THERE, 0)
 
 
 @simulated(run_seed, 1)

@@ -178,6 +178,6 @@ async def test_a_ledger_whose_state_cannot_be_read_counts_as_one_in_limbo_and_en
     async def unreadable(ledger_id: int) -> LedgerRow:
         raise DiskFailed(f"the state of ledger {ledger_id} cannot be read")
 
-    monkeypatch.setattr(node.bookie._parts.table, "peek", unreadable)
+    monkeypatch.setattr(node.parts.table, "peek", unreadable)
     await node.bookie.collect()
     assert node.bookie.stats()["ledgers_in_limbo"] == 1

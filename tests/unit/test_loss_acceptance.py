@@ -200,7 +200,7 @@ def test_ids_of_lost_logs_are_not_used_again(then: str) -> None:
         await node.boot()
         assert (await node.add(batch_of(0, ledger_id=BELOW))).code == 0
         await node.bookie.flush()
-        assert min(node.bookie._parts.logs.log_ids) > 1 << 32
+        assert min(node.parts.logs.log_ids) > 1 << 32
         assert await said_of(node, 1, 0) == "EntryUnknown"
         await node.stop()
 

@@ -291,7 +291,7 @@ def test_what_others_left_among_the_logs_is_not_put_into_a_new_index() -> None:
         await node.disk.replace_file(f"{ROOT}/ledgers/{log_name(0x1234)}", node.disk.peek(first))
         await empty(node.disk, INDEX)
         await node.boot()
-        row = await node.bookie._parts.index.find(2, 0)
+        row = await node.parts.index.find(2, 0)
         assert row is not None
         assert row.location.log_id == 1
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
@@ -364,7 +364,7 @@ def test_c20_of_copies_in_one_log_that_differ_or_overlap_none_counts_and_their_n
         await append_to_logs(node, *copies, big(13, 2))
         await empty(node.disk, INDEX)
         await node.boot()
-        rows = await node.bookie._parts.index.find_range(2, 0, 20, 100)
+        rows = await node.parts.index.find_range(2, 0, 20, 100)
         nowhere = [range(row.first_entry_id, row.last_entry_id + 1) for row in rows if not row.location.log_id]
         assert {each for entries in nowhere for each in entries} == unknown
         assert {await said_of(node, 2, each) for each in unknown} == {"EntryUnknown"}
@@ -412,7 +412,7 @@ def test_overlapping_copies_keep_no_good_one_with_any_bounds_out(
             for entry_id in range(first, first + count):
                 answer = await node.bookie.read_batches(2, entry_id, entry_id, 1)
                 assert answer.batches == (batch_of(first, count, ledger_id=2),)
-        rows = await node.bookie._parts.index.find_range(2, 5, 20, 100)
+        rows = await node.parts.index.find_range(2, 5, 20, 100)
         assert [(row.first_entry_id, row.location.entry_count) for row in rows] == sorted(good)
         assert (await node.bookie.held(2, 5, 9)).ranges[0].last == 9
         await node.stop()
@@ -432,7 +432,7 @@ def test_way_is_not_made_over_a_good_copy_that_came_meanwhile(monkeypatch: pytes
         await append_to_logs(node, batch_of(5, 5, ledger_id=2), batch_of(7, 1, ledger_id=2))
         await empty(node.disk, INDEX)
         await node.boot()
-        index, cache = node.bookie._parts.index, node.bookie._parts.cache
+        index, cache = node.parts.index, node.parts.cache
         survey, release = index.survey, cache.release
         looks: list[int] = []
 
@@ -490,7 +490,7 @@ def test_what_a_start_that_was_cut_off_has_left_is_no_part_of_the_new_index() ->
         await node.disk.unlink(await first_log(node))
         await empty(node.disk, INDEX)
         await node.boot()
-        assert await node.bookie._parts.index.find(1, 0) is None, "its log is gone"
+        assert await node.parts.index.find(1, 0) is None, "its log is gone"
         assert await said_of(node, 1, 0) == "EntryUnknown"
         await node.stop()
 

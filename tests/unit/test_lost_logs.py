@@ -74,14 +74,14 @@ def test_a_batch_that_the_device_refuses_is_mended_by_a_repair_but_not_after_one
         node.disk.fail("read", path, times=1, error=DiskFailed)
         assert (await node.add(batch_of(1), kind=AddKind.RECOVERY)).code == 0
         await node.bookie.flush()
-        row = await node.bookie._parts.index.find(1, 1)
+        row = await node.parts.index.find(1, 1)
         assert row is not None
         assert row.location.log_id == 2, "it is held, as could be read then"
-        node.bookie._parts.read_cache.forget(1)
+        node.parts.read_cache.forget(1)
         node.disk.fail("read", path, times=2, error=DiskFailed)
         assert (await node.add(batch_of(1), kind=AddKind.RECOVERY)).code == 0
         await node.bookie.flush()
-        row = await node.bookie._parts.index.find(1, 1)
+        row = await node.parts.index.find(1, 1)
         assert row is not None
         assert row.location.log_id > ENTRIES, "it was stored again"
         await node.stop()
@@ -159,7 +159,7 @@ def test_the_log_of_another_bookie_and_one_under_a_wrong_name_are_reported_once_
         await check_all_held(node)
         for path, data in zip(strange, contents, strict=True):
             assert node.disk.peek(path) == data
-        row = await node.bookie._parts.index.find(1, ENTRIES)
+        row = await node.parts.index.find(1, ENTRIES)
         assert row is not None
         assert row.location.log_id == ENTRIES + 1
         await node.stop()

@@ -89,7 +89,7 @@ class Chores:
             if not self.node.failures:  # or else the process has ended
                 await self._read()
                 self.chores = dict(self.node.bookie.stats())
-                self.segment = self.node.bookie._parts.journals.durable_marks()[0].segment
+                self.segment = self.node.parts.journals.durable_marks()[0].segment
                 await self.node.stop()
         except (StorageError, BookieUnavailable) as error:
             self.heard.append(repr(error))
@@ -126,7 +126,7 @@ class Chores:
         await self.node.boot()
         await self._read()
         await self.node.bookie.flush()
-        parts = self.node.bookie._parts
+        parts = self.node.parts
         for _ in range(2):
             await parts.scrub.run_pass()  # it finds out, too, what was written again elsewhere
             await self.node.bookie.collect()

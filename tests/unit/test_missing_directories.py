@@ -316,7 +316,7 @@ def test_j19_an_index_is_made_again_from_the_entry_logs_in_all_directories() -> 
         await node.boot()
         for ledger_id in LEDGER_IDS:
             assert await all_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
-        assert node.bookie._parts.table.limbo.index == 1
+        assert node.parts.table.limbo.index == 1
         await node.stop()
         report = await rebuilt(node, world)
         assert (report.logs, report.batches) == (len(await logs_of(node.disk)), len(LEDGER_IDS) * (STORED + 1))

@@ -49,7 +49,7 @@ def batch(entry_id: int, ledger_id: int = LEDGER) -> bytes:
 
 
 async def with_rows(node: DiskBookie) -> list[int]:
-    return await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100)
+    return await node.parts.index.ledgers_with_rows(NO_ENTRY, 100)
 
 
 async def collected_after(node: DiskBookie, world: World, *pauses: float) -> list[int]:
@@ -131,7 +131,7 @@ def test_a_restart_begins_the_delay_anew() -> None:
 def test_copies_in_use_wait_for_a_later_pass() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await collected_after(node, world, 0)
-        async with node.bookie._parts.table.using(LEDGER):
+        async with node.parts.table.using(LEDGER):
             assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
         assert await collected_after(node, world, 0) == [OTHER]
 
@@ -187,8 +187,8 @@ def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_ke
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
-        index = node.bookie._parts.index
-        reclaimer = node.bookie._parts.collector.reclaimer
+        index = node.parts.index
+        reclaimer = node.parts.collector.reclaimer
         answers: list[object] = []
         apply, data_of = index.apply, reclaimer.data_of
 
@@ -243,7 +243,7 @@ def test_nothing_goes_before_the_fence_is_durable(monkeypatch: pytest.MonkeyPatc
 
         await collected_after(node, world, 0)
         with monkeypatch.context() as patched:
-            patched.setattr(node.bookie._parts.fences, "fence_closed", exhausted)
+            patched.setattr(node.parts.fences, "fence_closed", exhausted)
             assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
         assert await collected_after(node, world, 0) == [OTHER]
 

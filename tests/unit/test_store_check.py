@@ -363,7 +363,7 @@ async def test_a_pass_that_runs_when_another_ledger_is_met_drops_nothing_from_th
         else:
             suspects = [other] if shown_by == "the round, of a suspect" else range(1_000, 1_200)
             for each in suspects:
-                bookie._parts.collector.check.suspect(each)
+                around.node.parts.collector.check.suspect(each)
         await clock.sleep(5)
         return await read(ledger_id, linearizable=linearizable)
 
@@ -504,7 +504,7 @@ async def test_the_time_of_all_lookups_before_a_bookie_is_registered_is_bounded(
     begun = around.world.clock.monotonic()
     await around.node.bookie.compare_store()
     assert around.world.clock.monotonic() - begun < 60
-    not_checked = around.node.bookie._parts.collector.check.not_checked
+    not_checked = around.node.parts.collector.check.not_checked
     assert (not_checked == 0) == (told == len(ledger_ids))
     assert len(ledger_ids) - not_checked >= told
 
