@@ -22,6 +22,8 @@ from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.sim.deterministic import SimDisk
 from tallybook.sim.memory_bookie.index import MemoryIndex
 
+from ..support.rocks import rows_of
+
 SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
 LEDGERS, ROWS = 20, 100
 
@@ -46,7 +48,7 @@ class Rig:
 def put_changed_value(index: RocksIndex, ledger_id: int, first: int) -> None:
     value = bytearray(encode_row(row(ledger_id, first))[1])
     value[9] ^= 4
-    index._database._rows.put(row_key(ledger_id, first), bytes(value))
+    rows_of(index).put(row_key(ledger_id, first), bytes(value))
 
 
 def spoil_the_middle(path: Path) -> None:
@@ -82,7 +84,7 @@ async def rocks_rig(path: Path, disk: RealDisk, workers: ThreadWorkers) -> Async
     await index.sync()
 
     async def rot() -> None:
-        database = rig.index._database._rows  # type: ignore[attr-defined]
+        database = rows_of(rig.index)
         database.flush()
         database.compact_range(None, None)
         await rig.index.close()

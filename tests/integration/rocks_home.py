@@ -14,6 +14,8 @@ from tallybook.core.settings import StorageSettings
 from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
 
+from ..support.rocks import rows_of, states_of
+
 SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
 
 
@@ -80,5 +82,5 @@ async def filled(index: RocksIndex) -> int:
 
 async def to_tables(index: RocksIndex) -> None:
     """Move everything from RocksDB's log to its sorted tables."""
-    await asyncio.to_thread(index._database._rows.flush)
-    await asyncio.to_thread(index._database._states.flush)
+    await asyncio.to_thread(rows_of(index).flush)
+    await asyncio.to_thread(states_of(index).flush)

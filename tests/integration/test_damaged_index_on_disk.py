@@ -16,6 +16,7 @@ from tallybook.core.ids import MAX_ID
 from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
 
 from ..support.real_bookie import RealBookie, real_bookie
+from ..support.rocks import rows_of
 
 LEDGERS = range(1, 31)
 BATCHES, COUNT = 50, 2
@@ -59,7 +60,7 @@ async def read(made: RealBookie, ledger_id: int, entry_id: int) -> bytes:
 async def test_a_repair_puts_good_copies_over_damaged_rows(tmp_path: Path) -> None:
     async with real_bookie(str(tmp_path), metadata_of({}), pytest.fail) as made:
         await filled(made)
-        rows = index_of(made)._database._rows
+        rows = rows_of(index_of(made))
         for first in (0, 40, 42, LAST - 1):
             value = bytearray(rows.get(row_key(7, first)))
             value[17] ^= 1
@@ -84,7 +85,7 @@ async def test_a_block_that_cannot_be_read_costs_what_is_in_it_and_stops_nothing
     cookies: dict[str, bytes] = {}
     async with real_bookie(str(tmp_path), metadata_of(cookies), pytest.fail) as made:
         await filled(made)
-        rows = index_of(made)._database._rows
+        rows = rows_of(index_of(made))
         rows.flush()
         await index_of(made).compact(0, MAX_ID - 1)
     await asyncio.to_thread(spoil, tmp_path)

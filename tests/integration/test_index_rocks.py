@@ -12,12 +12,14 @@ from tallybook.bookie.storage.index import durable_mark as index_mark
 from tallybook.bookie.storage.index import format as index_format
 from tallybook.bookie.storage.index.format import encode_row, encode_state, row_key, state_key
 from tallybook.bookie.storage.index.rocksdb import RocksIndex
+from tallybook.bookie.storage.index.rocksdb_database import RocksDatabase
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, StorageError
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 from tallybook.runtime.disk.port import Space
 
+from ..support.rocks import rows_of, states_of
 from .rocks_home import SETTINGS, Home, fill, filled, rocks_home, row, to_tables
 
 
@@ -245,7 +247,7 @@ async def test_a_row_whose_bytes_changed_is_unknown_for_what_it_may_cover_and_fo
         for bit in range(8 * len(value)):
             changed = bytearray(value)
             changed[bit // 8] ^= 1 << bit % 8
-            index._database._rows.put(key, bytes(changed))
+            rows_of(index).put(key, bytes(changed))
             for entry_id in (10, 15, 19):
                 with pytest.raises(EntryUnknown, match="ledger 1 from entry 10"):
                     await index.find(1, entry_id)
@@ -262,7 +264,7 @@ async def test_a_row_whose_bytes_changed_is_unknown_for_what_it_may_cover_and_fo
 @pytest.mark.parametrize("value", [b"", b"\x01", encode_row(row(1, 10))[1][:-1], encode_row(row(1, 10))[1] + b"\0"])
 async def test_a_row_of_another_length_is_unknown(home, value):
     async with home.opened(create=True) as index:
-        index._database._rows.put(row_key(1, 10), value)
+        rows_of(index).put(row_key(1, 10), value)
         with pytest.raises(EntryUnknown) as caught:
             await index.find(1, 10)
         assert isinstance(caught.value.__cause__, DamagedFile)
@@ -282,8 +284,8 @@ async def test_a_row_that_leads_where_no_batch_can_be_is_unknown_although_its_ch
 
 async def test_the_value_of_one_row_under_the_key_of_another_is_unknown(home):
     async with home.opened(create=True) as index:
-        index._database._rows.put(row_key(1, 10), encode_row(row(1, 20))[1])
-        index._database._rows.put(row_key(2, 20), encode_row(row(1, 20))[1])
+        rows_of(index).put(row_key(1, 10), encode_row(row(1, 20))[1])
+        rows_of(index).put(row_key(2, 20), encode_row(row(1, 20))[1])
         for ledger_id, entry_id in ((1, 10), (2, 20)):
             with pytest.raises(EntryUnknown):
                 await index.find(ledger_id, entry_id)
@@ -292,13 +294,13 @@ async def test_the_value_of_one_row_under_the_key_of_another_is_unknown(home):
 async def test_the_end_of_a_ledger_is_reported_although_its_beginning_is_damaged(home):
     async with home.opened(create=True) as index:
         await index.apply([row(1, 10), row(1, 20)], {})
-        index._database._rows.put(row_key(1, 0) + b"x", b"")
+        rows_of(index).put(row_key(1, 0) + b"x", b"")
         assert await index.last_entry(1) == 29
 
 
 async def test_a_key_that_is_no_key_is_unknown(home):
     async with home.opened(create=True) as index:
-        index._database._rows.put(row_key(1, 10) + b"x", b"")
+        rows_of(index).put(row_key(1, 10) + b"x", b"")
         for read in (lambda: index.find(1, 10**6), lambda: index.last_entry(1), lambda: index.ledger_ids(-1, 10)):
             with pytest.raises(EntryUnknown):
                 await read()
@@ -312,7 +314,7 @@ async def test_a_state_whose_bytes_changed_is_unknown_and_says_that_it_is_damage
         changed[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(changed))
     async with home.opened(create=True) as index:
-        states = index._database._states
+        states = states_of(index)
         for each in damaged:
             states.put(key, each)
             with pytest.raises(EntryUnknown, match="state of ledger 7") as caught:
@@ -392,7 +394,7 @@ async def test_after_a_change_that_failed_there_is_no_other(home, monkeypatch, s
             if step == "mark":
                 patched.setattr(home.disk, "replace_file", fail_mark)
             else:
-                patched.setattr(index._database, step, fail)
+                patched.setattr(RocksDatabase, step, fail)
             with pytest.raises(DiskFailed):
                 await fill_and_sync(index, 1)
         with pytest.raises(DiskFailed, match="no more changes"):
@@ -413,7 +415,7 @@ async def test_a_change_that_met_a_full_disk_is_made_again_when_there_is_space(h
     async with home.opened(create=True) as index:
         await fill(index, 0)
         with monkeypatch.context() as patched:
-            patched.setattr(index._database, step, full)
+            patched.setattr(RocksDatabase, step, full)
             with pytest.raises(DiskFull):
                 await fill_and_sync(index, 1)
         with monkeypatch.context() as patched:

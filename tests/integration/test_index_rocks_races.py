@@ -62,11 +62,11 @@ async def test_a_row_that_is_replaced_meanwhile_by_one_that_begins_before_it_is_
 async def meets_a_full_disk(index: RocksIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is opened again before the next change."""
 
-    def full() -> None:
+    def full(_database: rocks_database.RocksDatabase) -> None:
         raise DiskFull("IO error: No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(index._database, "flush_log", full)
+        patched.setattr(rocks_database.RocksDatabase, "flush_log", full)
         with pytest.raises(DiskFull):
             await index.sync()
 

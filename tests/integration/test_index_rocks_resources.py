@@ -9,6 +9,7 @@ from tallybook.bookie.storage.index.rocksdb_stats import TableFigures, figures_o
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.settings import StorageSettings
 
+from ..support.rocks import rows_of
 from .rocks_home import Home, fill, rocks_home, row, to_tables
 
 
@@ -66,7 +67,7 @@ async def test_what_is_not_in_tables_yet_stays_within_buffers_of_a_small_index(h
         most = 0
         for number in range(100):
             await index.apply([row(number, 10 * i) for i in range(2000)], {})
-            most = max(most, index._database._rows.property_int_value("rocksdb.cur-size-all-mem-tables"))
+            most = max(most, rows_of(index).property_int_value("rocksdb.cur-size-all-mem-tables"))
         assert 1 << 20 < most < 4 << 20
 
 
@@ -79,10 +80,10 @@ async def test_blocks_of_all_kinds_stay_within_the_cache(home):
     async with home.opened(settings=small) as index:
         for number in range(100):
             assert await index.find(number, 5000)
-        usage = index._database._rows.property_int_value("rocksdb.block-cache-usage")
+        usage = rows_of(index).property_int_value("rocksdb.block-cache-usage")
         assert usage <= 1.25 * small.index_cache_bytes
-        tables = len(index._database._rows.live_files())
-        outside = index._database._rows.property_int_value("rocksdb.estimate-table-readers-mem")
+        tables = len(rows_of(index).live_files())
+        outside = rows_of(index).property_int_value("rocksdb.estimate-table-readers-mem")
         assert outside < tables * (3 << 10), "of each table, its name, its bounds and its properties"
 
 
@@ -110,7 +111,7 @@ async def test_rocksdb_knows_every_figure_by_the_name_that_it_is_asked_for(home)
 
         def ask(name: str) -> int:
             asked.append(name)
-            found = index._database._rows.property_int_value(name)
+            found = rows_of(index).property_int_value(name)
             assert found is not None, name
             return found
 
@@ -140,7 +141,7 @@ class Stopped:
 
 async def test_that_writes_are_stopped_is_reported_while_they_are(home):
     async with home.opened(create=True) as index:
-        rows = index._database._rows
+        rows = rows_of(index)
         index._database._rows = stopped = Stopped(rows, index)
         await fill(index, 0)
         await index.sync()
