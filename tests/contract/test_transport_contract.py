@@ -16,6 +16,8 @@ from tallybook.sim.deterministic import SimNet
 from tallybook.wire.bookie_transport import bookie_transport
 from tallybook.wire.lanes import Lane
 
+from ..support.waiting import settled
+
 DEADLINE_SECONDS = 30
 
 
@@ -234,12 +236,16 @@ async def test_a_sender_that_waits_learns_that_the_peer_is_gone(place: Place) ->
         stream = await place.connect(listener)
         _, accepted = await kept.streams.get()
 
+        sent = 0
+
         async def flood() -> None:
+            nonlocal sent
             while True:
                 await stream.send(bytes(MIB))
+                sent += 1
 
         flooding = asyncio.ensure_future(flood())
-        await asyncio.sleep(0.2)
+        await settled(lambda: sent)
         accepted.abort()
         with pytest.raises(PeerUnavailable):
             await flooding

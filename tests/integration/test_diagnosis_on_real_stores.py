@@ -53,19 +53,14 @@ from tallybook.sim.cluster import faulty_metadata, faulty_objects
 from tallybook.sim.deterministic import SimDisk
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
+from ..support.waiting import until
 from ..verdicts import named
-from .grpc_codes import DEADLINE_SECONDS, EXHAUSTED, begun
+from .grpc_codes import EXHAUSTED, begun
 
 WATCHED_SECONDS = 2.0
 MAX_LOOKS = 10
 AGAIN_SECONDS = 0.05
 """Pause before a refused caller tries again: retries must not keep the processor busy."""
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 (no notification)
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

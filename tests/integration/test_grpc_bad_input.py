@@ -25,6 +25,7 @@ from tallybook.wire.batches import frame_batch
 from tallybook.wire.bookie_transport import SERVICE, bookie_transport
 from tallybook.wire.lanes import Lane
 
+from ..support.waiting import settled
 from .grpc_port import (
     CONTINUATION,
     DATA,
@@ -240,7 +241,7 @@ async def test_a_thousand_streams_of_one_client_leave_space_for_others():
     async with served(AdmissionSettings(max_streams=200)) as port, port.channel() as channel:
         calls = [channel.stream_stream(f"/{SERVICE}/Read", None, None)() for _ in range(1000)]
         writing = [asyncio.ensure_future(call.write(HELLO)) for call in calls]
-        await asyncio.sleep(0.2)
+        await settled(lambda: port.service.stream_count)
         await port.works()
         for call, write in zip(calls, writing, strict=True):
             write.cancel()
@@ -278,12 +279,10 @@ async def test_a_peer_that_does_not_read_ties_up_little_and_delays_no_other():
         deaf = await begun(channel, Lane.READ)
         for request_id in range(1, MAX_REQUESTS + 1):
             await deaf.write(wire.encode_request(request_id, wire.ReadBatches(1, 0, 0, 2 * MIB)))
-        await asyncio.sleep(0.5)
-        asked = port.bookie.reads
+        asked = await settled(lambda: port.bookie.reads)
         assert asked < 40
         await port.works()
-        await asyncio.sleep(0.5)
-        assert port.bookie.reads <= asked + 1
+        assert await settled(lambda: port.bookie.reads) <= asked + 1
         # It reads after all, and gets everything it requests next.
         for _ in range(20):
             assert isinstance(wire.decode_reply(await soon(deaf.read())).outcome, ReadAnswer)

@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +37,8 @@ from tallybook.metadata.sqlite.timing import Timing
 from tallybook.metadata.store import BookieInfo, Ok, Unknown
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
+
+from ..support.waiting import until
 
 
 class ManualBootClock:
@@ -76,14 +77,6 @@ def execute(path: Path, *statements: str) -> None:
     for statement in statements:
         connection.execute(statement)
     connection.close()
-
-
-async def until(condition) -> None:
-    """Wait until an asynchronous condition holds."""
-    deadline = time.monotonic() + 20
-    while not await condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.002)
 
 
 @pytest.fixture

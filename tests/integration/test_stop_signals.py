@@ -17,6 +17,8 @@ from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy
 
+from ..support.waiting import until
+
 DEADLINE_SECONDS = 60
 
 
@@ -78,12 +80,6 @@ class Node:
     def stopping(self) -> bool:
         """It has taken back what it says of itself, which is the first thing it does when it stops."""
         return not (self.data / "run.json").exists()
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 (other processes set no event)
-            await asyncio.sleep(0.002)
 
 
 def entry(life: int, number: int) -> bytes:

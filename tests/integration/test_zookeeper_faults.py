@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -29,6 +28,8 @@ from tallybook.metadata.zookeeper.client import open_zookeeper
 from tallybook.metadata.zookeeper.requests import delete, get, sync
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
+
+from ..support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -63,14 +64,6 @@ async def connect(address: str, root: str, **options):
 async def returns(work, seconds: float = 20.0):
     """Wait for something that must happen."""
     return await asyncio.wait_for(work, seconds)
-
-
-async def until(condition) -> None:
-    """Wait until an asynchronous condition holds."""
-    deadline = time.monotonic() + 20
-    while not await condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.005)
 
 
 class Proxy:
@@ -158,6 +151,19 @@ async def rig(server, root, **options):
 def session_of(client):
     """What a client sends its requests through."""
     return client.store._session
+
+
+def hold_from_the_next_write(client, proxy: Proxy) -> None:
+    """Hold the server's answers back once the client has something to change."""
+    session = session_of(client)
+    original = session.tell
+
+    async def tell(request):
+        session.tell = original
+        proxy.hold_answers()
+        return await original(request)
+
+    session.tell = tell
 
 
 def requests_of(client) -> list:
@@ -253,17 +259,9 @@ async def test_r09_a_deletion_cut_off_is_unknown_and_its_id_stays_used(server, r
     async with rig(server, root) as (client, proxy, direct):
         created = await client.store.create_ledger(ledger())
         await client.store._tree.group(7, fresh=True)
-        session, held = session_of(client), []
-        original = session.tell
-
-        async def tell(request):
-            held.append(proxy.hold_answers())
-            return await original(request)
-
-        session.tell = tell
+        hold_from_the_next_write(client, proxy)
         deletion = asyncio.ensure_future(client.store.delete_ledger(7, created.version))
         await until(lambda: listed(direct, ()))
-        session.tell = original
         await proxy.cut()
         assert isinstance(await returns(deletion), Unknown)
         with pytest.raises(NoSuchLedger):
@@ -298,15 +296,7 @@ async def test_an_id_block_of_unknown_outcome_is_skipped_not_used_twice(server, 
     async with rig(server, root) as (client, proxy, direct):
         assert [await client.store.next_ledger_id() for _ in range(3)] == [0, 1, 2]  # blocks of 1 and 2
         assert await direct.store.id_counter() == 3
-        session = session_of(client)
-        original = session.tell
-
-        async def tell(request):
-            proxy.hold_answers()
-            session.tell = original
-            return await original(request)
-
-        session.tell = tell
+        hold_from_the_next_write(client, proxy)
         drawing = asyncio.ensure_future(client.store.next_ledger_id())
 
         async def taken_by_a_client() -> bool:

@@ -8,6 +8,7 @@
     deliveries, tail  a Spark-like delivering process; a background reader whose metadata store can be cut off
     streams           the metadata of streams as the store has them
     steps             stops or disturbs an offloader at one of its calls
+    waiting           waits for what sets no event
     cancellation      cancels a coroutine at each of its awaits in turn
     metadata_faults   metadata stores that delay, lose or refuse updates
     archive_keys, late_clock, tracing    archive keys, a clock and a tracer in memory

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -38,11 +39,19 @@ class Stage:
         self._each(lambda bookie: bookie.release_commits())
 
     def _each(self, change: Callable[[Any], None]) -> None:
-        self.client._loop.call(lambda: [change(bookie) for bookie in self.cluster.bookies.values()])
+        self.call(lambda: [change(bookie) for bookie in self.cluster.bookies.values()])
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function on the loop."""
+        return self.client._loop.call(function)
+
+    def keep_busy(self) -> None:
+        """Let the loop do nothing for a while, so that calls from here gather."""
+        self.client._loop.call_soon(time.sleep, 0.05)
 
     def tasks(self) -> int:
         """Number of running tasks of the client."""
-        return self.client._loop.call(lambda: len(self.client._engine._tasks._running))
+        return self.call(lambda: len(self.client._engine._tasks._running))
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.disk.port import PlannedWrite
 from tallybook.sim.deterministic import SimDisk
 
+from ..support.waiting import until
+
 DEADLINE_SECONDS = 20
 BLOCK = b"x" * BLOCK_BYTES
 
@@ -45,12 +47,6 @@ def failing(code: int) -> Callable[..., None]:
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on another thread
-            await asyncio.sleep(0.001)
 
 
 async def test_the_system_reads_no_further_in_a_file_that_is_read_exactly(disk, tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def test_a_writer_that_no_caller_received_is_released(stage, streams, interrupte
 
     engine.writer = late
     interrupted_while(lambda: streams.writer("s"))
-    wait_until(lambda: stage.client._loop.call(lambda: made[0].ended))
+    wait_until(lambda: stage.call(lambda: made[0].ended))
     engine.writer = writer
     wait_until(lambda: streams.info("s").owner is None)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -89,14 +88,14 @@ def test_appends_of_an_iterator_return_every_position_in_order(streams, monkeypa
     assert taken[0] == 0 < taken[-1], "some were sent before the last one was asked for"
 
 
-def test_an_id_that_is_appended_again_by_any_call_is_there_once(streams: StreamStore) -> None:
+def test_an_id_that_is_appended_again_by_any_call_is_there_once(stage: Any, streams: StreamStore) -> None:
     streams.create("s")
     with streams.writer("s") as writer:
         sent = [writer.append_nowait(b"x", dedup_id="one") for _ in range(3)]
         assert len({append.result() for append in sent}) == 1
         assert writer.append(b"x", dedup_id=b"one") == sent[0].result()
     assert payloads(streams) == [b"x"]
-    assert streams._client.pending_bytes == 0, "and what was taken for the others is given back"
+    assert stage.client.pending_bytes == 0, "and what was taken for the others is given back"
 
 
 def test_errors_are_those_of_the_asyncio_streams_and_leave_the_writer_good(stage: Any, streams: StreamStore) -> None:
@@ -110,7 +109,7 @@ def test_errors_are_those_of_the_asyncio_streams_and_leave_the_writer_good(stage
     writer.append(b"0", txid=5)
     with pytest.raises(OutOfOrder):
         writer.append_nowait(b"x", txid=4)
-    stage.client._loop.call_soon(time.sleep, 0.05)
+    stage.keep_busy()
     ahead = writer.append_nowait(b"1", txid=9)
     late = writer.append_nowait(b"x", txid=8)
     with pytest.raises(OutOfOrder):
@@ -159,7 +158,7 @@ def test_a_buffer_may_be_used_again_as_soon_as_append_nowait_has_returned(stage:
     streams.create("s")
     buffer = bytearray(b"first")
     with streams.writer("s") as writer:
-        stage.client._loop.call_soon(time.sleep, 0.05)
+        stage.keep_busy()
         writer.append_nowait(memoryview(buffer))
         buffer[:] = b"other"
         writer.append_nowait(buffer)
@@ -199,7 +198,7 @@ def test_a_reader_is_no_more_than_some_batches_ahead_of_its_caller(stage: Any, s
     next(records)
     wait_until(lambda: reader._engine._reading._sequence > 16)
     for _ in range(20):
-        stage.client._loop.call(lambda: None)
+        stage.call(lambda: None)
     assert reader._engine._reading._sequence <= 2 * 16 + STEP_ENTRIES
     assert [next(records).payload for _ in range(150)] == lines(1, 150)
 
@@ -258,7 +257,7 @@ def test_a_reader_that_stops_before_an_error_meets_it_again(stage: Any, streams:
     first = next(records)
     streams.delete("s")
     wait_until(lambda: not reader._closed._running)
-    assert stage.client._loop.call(lambda: reader._engine.position) > reader.position, "it has read ahead"
+    assert stage.call(lambda: reader._engine.position) > reader.position, "it has read ahead"
     records.close()
     assert reader._engine.position == reader.position > first.position
     with pytest.raises(NoSuchStream):
