@@ -76,6 +76,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run with a test that was skipped for a reason that is not listed in ``skips``."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    reasons = [report.longrepr[2] for report in (reporter.stats.get("skipped", ()) if reporter else ())]
+    if reasons:
+        # Imported late: other test sets use this file alone.
+        from .skips import unexpected  # noqa: PLC0415
+
+        if found := unexpected(reasons):
+            reporter.line(f"\nskipped for no reason in tests/skips.py: {sorted(set(found))}", red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Call ``async def test_...`` with ``run_async``."""
