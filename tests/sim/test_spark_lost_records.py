@@ -27,7 +27,7 @@ from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing
 
 from ..support.streams import head_of
-from .test_spark_records import following, place_of
+from .test_spark_records import advanced, began_of, following, place_of
 
 
 class ReadRecord(NamedTuple):
@@ -65,8 +65,8 @@ async def look(place: ClusterLocation, wanted: tuple[RecordRange, ...]) -> tuple
 async def query(place: ClusterLocation, options: ReadOptions, offset: RecordOffset | None = None) -> ReadRecord:
     """Run micro-batches until nothing is left."""
     reader, found, gaps = following(options), list[list[bytes]](), list[tuple[int | None, int | None]]()
-    at = offset or await reader._began(place)
-    while (behind := await reader._advanced(place, at, bounded=True)) is not at:
+    at = offset or await began_of(reader, place)
+    while (behind := await advanced(reader, place, at, bounded=True)) is not at:
         wanted, at = behind.since(at), behind
         gaps += [(gap.first, gap.last) for gap in (await plan_records(place, wanted, fail=False)).gaps]
         found.append((await look(place, wanted))[0])
@@ -74,7 +74,7 @@ async def query(place: ClusterLocation, options: ReadOptions, offset: RecordOffs
 
 
 async def reached(place: ClusterLocation, options: ReadOptions) -> StreamProgress:
-    [found] = (await following(options)._began(place)).streams.values()
+    [found] = (await began_of(following(options), place)).streams.values()
     return found
 
 
@@ -156,8 +156,8 @@ async def test_a_query_of_bounded_micro_batches_that_starts_in_a_lost_entry_cont
         assert (await reached(place, reading(at[4], 2))).sequence == -1
         for begin in (at[3], at[4], "sequence:4"):
             reader = following(reading(begin, 2))
-            offset, turns = await reader._began(place), 0
-            while (behind := await reader._advanced(place, offset, bounded=True)) is not offset:
+            offset, turns = await began_of(reader, place), 0
+            while (behind := await advanced(reader, place, offset, bounded=True)) is not offset:
                 offset, turns = behind, turns + 1
             assert turns
             assert [each.at for each in offset.streams.values()] == [(await StreamResolver(place).latest(head)).place]
@@ -253,13 +253,13 @@ async def test_a_stream_whose_last_entry_is_lost_is_read_up_to_there_and_on_from
         [wanted] = (await resolve_records(place, bounds_of("default", "s", None, parse_bound("latest"), None))).ranges
         assert wanted.sequence is None
         reader = following(reading("sequence:3", 4))
-        offset = await reader._began(place)
-        offset = await reader._advanced(place, began := offset, bounded=True)
+        offset = await began_of(reader, place)
+        offset = await advanced(reader, place, began := offset, bounded=True)
         assert await look(place, offset.since(began)) == (lines(4, 3), [])
-        end = await reader._advanced(place, offset, bounded=True)
+        end = await advanced(reader, place, offset, bounded=True)
         assert [(each.at, each.sequence) for each in end.streams.values()] == [((1, 11, 0), -1)]
         assert await look(place, end.since(offset)) == (lines(2, 7), [(9, None)])
-        assert await reader._advanced(place, end, bounded=True) is end
+        assert await advanced(reader, place, end, bounded=True) is end
         for line in lines(10, 10):
             await writer.append(line)
         await writer.commit()

@@ -24,6 +24,7 @@ from tallybook.spark.query.gaps import EntryGap
 from tallybook.spark.query.record_snapshot import RecordRange, RecordSnapshot
 from tallybook.spark.streams.bounds_resolution import StreamResolver, resolve_records
 from tallybook.spark.streams.micro_batches import RecordStreamReader
+from tallybook.spark.streams.offsets import RecordOffset
 from tallybook.spark.streams.planning import plan_records, sizes_of
 from tallybook.spark.streams.ranges import RecordPartition
 from tallybook.spark.streams.rows import RecordRows
@@ -45,6 +46,18 @@ def place_of(client: Client) -> ClusterLocation:
 def following(options: ReadOptions) -> RecordStreamReader:
     names = [name for name, _ in columns_for(options).names]
     return RecordStreamReader(options, StructType([StructField(name, BinaryType()) for name in names]))
+
+
+async def began_of(reader: RecordStreamReader, place: ClusterLocation) -> RecordOffset:
+    """Where the reader begins; Spark's own thread would ask for it."""
+    return await reader._began(place)
+
+
+async def advanced(
+    reader: RecordStreamReader, place: ClusterLocation, offset: RecordOffset, *, bounded: bool
+) -> RecordOffset:
+    """How far the next micro-batch goes, likewise."""
+    return await reader._advanced(place, offset, bounded=bounded)
 
 
 async def read(place: ClusterLocation, wanted: tuple[RecordRange, ...]) -> list[bytes]:
@@ -141,8 +154,8 @@ async def test_a_bound_in_bytes_does_not_wait_for_ever_for_deleted_records(
         for segment in head.segments:
             await client.delete_ledger(segment.ledger_id, force=True)
         reader = following(options)
-        began = await reader._began(place)
-        offset = await reader._advanced(place, began, bounded=True)
+        began = await began_of(reader, place)
+        offset = await advanced(reader, place, began, bounded=True)
         assert offset is not began
         with pytest.raises(DataMissing):
             await plan_records(place, offset.since(began), fail=True)
@@ -157,16 +170,16 @@ async def test_a_query_that_read_all_of_a_stream_misses_nothing_after_it_expired
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(5))
         reader = following(ReadOptions(LocationOptions("sim:", None), records=ALL))
-        began = await reader._began(place)
-        offset = await reader._advanced(place, began, bounded=False)
+        began = await began_of(reader, place)
+        offset = await advanced(reader, place, began, bounded=False)
         await cluster.world.clock.sleep(60)
         assert await streams.keep() == 0
         assert (await streams.info("s")).first_sequence == 5
-        quiet = await reader._advanced(place, offset, bounded=False)
+        quiet = await advanced(reader, place, offset, bounded=False)
         assert not (await plan_records(place, quiet.since(offset), fail=True)).planned_ranges
         async with await streams.writer("s") as writer:
             await writer.append_many(lines(5, 5))
-        end = await reader._advanced(place, quiet, bounded=False)
+        end = await advanced(reader, place, quiet, bounded=False)
         for since in (offset, quiet):
             assert await read(place, end.since(since)) == lines(5, 5)
         with pytest.raises(StreamGap, match="the stream begins at record 5"):
@@ -195,7 +208,7 @@ async def test_a_query_does_not_begin_before_what_it_asks_for(cluster: MemoryClu
 
         async def begun(text: str) -> int:
             bounds = bounds_of("default", "s", None, parse_bound(text), None)
-            began = await following(ReadOptions(LocationOptions("sim:", None), records=bounds))._began(place)
+            began = await began_of(following(ReadOptions(LocationOptions("sim:", None), records=bounds)), place)
             return next(iter(began.streams.values())).sequence
 
         for text in ("sequence:6", "9000-01-01T00:00:00Z"):
@@ -219,25 +232,25 @@ async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluste
             async with await streams.writer(another) as writer:
                 await writer.append_many(lines(5))
             reader = following(ReadOptions(LocationOptions("sim:", None), records=bounds))
-            began = await reader._began(place)
-            offset = await reader._advanced(place, began, bounded=False)
+            began = await began_of(reader, place)
+            offset = await advanced(reader, place, began, bounded=False)
             await streams.rename(another, f"b/{another}")
             async with await streams.writer(f"b/{another}") as writer:
                 await writer.append_many(lines(5, 5))
-            end = await reader._advanced(place, offset, bounded=True)
+            end = await advanced(reader, place, offset, bounded=True)
             assert await read(place, end.since(offset)) == lines(5, 5)
             # A query that ends with what is there began when the stream had its new name.
             once = following(ReadOptions(LocationOptions("sim:", None), records=bounds))
             once._target = await once._ends(place)
-            end = await once._advanced(place, offset, bounded=False)
+            end = await advanced(once, place, offset, bounded=False)
             assert await read(place, end.since(offset)) == lines(5, 5)
             assert [each.name for each in end.streams.values()] == [f"b/{another}"]
-            assert not await read(place, (await once._advanced(place, end, bounded=False)).since(end))
+            assert not await read(place, (await advanced(once, place, end, bounded=False)).since(end))
             if bounds.name is not None:
                 with pytest.raises(NoSuchStream):
-                    await once._began(place)
+                    await began_of(once, place)
                 with pytest.raises(NoSuchStream):
-                    await once._advanced(place, replace(offset, streams={}), bounded=False)
+                    await advanced(once, place, replace(offset, streams={}), bounded=False)
 
 
 @scenario()
