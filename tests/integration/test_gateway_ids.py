@@ -112,16 +112,6 @@ async def test_what_can_be_no_ledger_is_refused_and_the_highest_id_is_one_that_i
             await port(method, field(LEDGER_ID, HIGHEST))
 
 
-@pytest.mark.parametrize("method", NAMING)
-async def test_a_request_without_a_ledger_id_is_refused_and_names_the_missing_field(cluster, method):
-    async with served(cluster.metadata) as port:
-        for said in (b"", varint((3 if method == "Append" else 2) << 3 | 2) + b"\x01x"):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await port(method, said)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert ("must name a ledger" if method == "Append" else "ledger_id is missing") in caught.value.details()
-
-
 def test_ledger_id_zero_is_encoded_explicitly():
     for kind in (pb.DescribeRequest, pb.CloseRequest, pb.RecoverRequest, pb.DeleteRequest, pb.ReadRequest,
                  pb.TailRequest, pb.AppendOpen):  # fmt: skip

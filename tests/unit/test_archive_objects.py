@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tallybook.archive import verifier as object_check
 from tallybook.archive.encoder import EncodedObject, EncoderOptions, ObjectEncoder
-from tallybook.archive.format.batch_rows import attributes_of, plain_values, rebuild_batch
+from tallybook.archive.format.batch_rows import attributes_of, rebuild_batch
 from tallybook.archive.format.index_codec import (
     IndexRoot,
     directory_message,
@@ -23,7 +23,6 @@ from tallybook.archive.format.index_codec import (
     read_directory,
     read_pages,
 )
-from tallybook.archive.format.page_scan import IncompleteHeader, parse_page_header
 from tallybook.archive.format.row_groups import check_footer_keys, decode_row_group, read_footer
 from tallybook.archive.format.schema import SCHEMA, object_key
 from tallybook.archive.verifier import ObjectVerifier, VerifiedLedger
@@ -397,25 +396,6 @@ def test_a_page_table_that_points_elsewhere_is_refused_although_its_checksum_fit
     forged = encode_part(message)
     with pytest.raises(DamagedFile):
         read_pages(forged.stored, replace(group, pages=forged.at(group.pages.offset)), "blob", len(blob))
-
-
-@given(st.binary(max_size=80))
-def test_bytes_that_are_no_page_header_are_reported(data: bytes) -> None:
-    try:
-        header = parse_page_header(data)
-    except (DamagedFile, IncompleteHeader):
-        return
-    assert 0 < header.header_bytes <= len(data)
-    assert min(header.body_bytes, header.raw_bytes, header.values) >= 0
-
-
-@given(st.binary(max_size=60), st.integers(0, 8))
-def test_bytes_that_are_no_page_of_values_are_reported(data: bytes, count: int) -> None:
-    try:
-        values = plain_values(memoryview(data), count)
-    except InvalidBatch:
-        return
-    assert b"".join(len(value).to_bytes(4, "little") + value for value in values) == data
 
 
 def test_a_batch_is_not_put_together_from_other_bytes() -> None:

@@ -125,22 +125,6 @@ def test_no_single_flipped_bit_of_a_block_passes(records: list[JournalRecord], d
         assert not body_is_intact(found, block[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + header.body_bytes])
 
 
-@given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_no_block_no_segment_no_superblock(data: bytes) -> None:
-    assert decode_block_header(data) is None
-    assert decode_segment_header(data) is None
-    assert decode_slot(data) is None
-
-
-@given(st.binary(max_size=100), st.integers(0, 5))
-def test_arbitrary_bytes_are_records_or_malformed(body: bytes, count: int) -> None:
-    try:
-        records = list(decode_records(body, count))
-    except (MalformedRecord, NewerFormat):
-        return
-    assert b"".join(bytes(piece) for record in records for piece in encode_record(record)) == body
-
-
 @pytest.mark.parametrize(
     ("body", "count"),
     [

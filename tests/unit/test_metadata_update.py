@@ -130,14 +130,6 @@ async def test_that_there_is_nothing_to_do_is_never_concluded_from_a_known_value
     assert (await rig.stored()).custom == {"tag": b""}
 
 
-async def test_c08_edits_of_both_survive_a_conflict_in_either_order():
-    rig = Rig()
-    await rig.create()
-    rig.around("update_ledger", before=lambda: rig.edit(tagged("theirs")))
-    await rig.updater.update(7, tagged("ours"))
-    assert set((await rig.stored()).custom) == {"ours", "theirs"}
-
-
 async def test_what_a_transition_refuses_is_not_written():
     rig = Rig()
     created = await rig.other.create_ledger(ledger(writer_token="w1"))
@@ -197,14 +189,6 @@ async def test_c07_a_close_whose_answer_was_lost_is_not_taken_for_that_of_anothe
     await rig.create()
     closed = await rig.updater.update(7, lambda metadata: close(metadata, 9, 100))
     assert (closed.value.last_entry_id, closed.value.length) == (9, 100)
-
-
-async def test_a_lost_edit_that_another_client_overwrote_is_merged():
-    rig = Rig(("update_ledger", MetadataFault.UNKNOWN_LOST))
-    await rig.create()
-    rig.around("update_ledger", after=lambda: rig.edit(tagged("theirs")))
-    await rig.updater.update(7, tagged("ours"))
-    assert set((await rig.stored()).custom) == {"ours", "theirs"}
 
 
 async def test_an_unknown_outcome_that_cannot_be_read_back_is_reported_as_unknown():

@@ -314,17 +314,3 @@ def test_groups_within_groups_are_passed_over_or_refused_and_not_followed_down(d
     for decode, good in ((wire.decode_request, fence), (wire.decode_reply, reply), (wire.decode_adds, b"")):
         with pytest.raises(ProtocolViolation):
             decode(good + nested)
-
-
-DECODERS = (
-    wire.decode_hello, wire.decode_welcome, wire.decode_adds, wire.decode_acks, wire.decode_request, wire.decode_reply,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("decode", DECODERS)
-@given(message=st.binary(max_size=120))
-def test_any_bytes_are_a_message_or_a_typed_error(decode, message):
-    try:
-        decode(message)
-    except TallybookError:
-        return
