@@ -15,6 +15,7 @@ from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataF
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 from tallybook.stream import StreamStore, run_janitor
+from tallybook.stream.catalog import StreamCatalog
 from tallybook.stream.reader.reading import LONGEST_POLL_SECONDS
 from tallybook.stream.retention.abandoned_writers import (
     END_SECONDS,
@@ -26,14 +27,9 @@ from tallybook.stream.retention.abandoned_writers import (
 from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
+from ..support.streams import fall_silent, kill
 from .parts import one_stream
 from .test_streams_on_one_seed import payloads, stores
-
-
-async def kill(streams: StreamStore) -> None:
-    """Kill a process: its lease is not renewed, and its connections break."""
-    await streams._tasks.close()
-    await streams._client.world.connections.close()
 
 
 @scenario()
@@ -97,7 +93,7 @@ async def test_a_writer_without_metadata_store_continues_and_is_ended_once_it_is
         writer = await cut_off.writer("s")
         await writer.append_many(lines(10))
         # Its session is not renewed any more; its bookies notice this.
-        await cut_off._tasks.close()
+        await fall_silent(cut_off)
         for at in range(10, 40):
             await cluster.world.clock.sleep(10)
             assert await keeper.keep() == 0
@@ -127,7 +123,7 @@ def test_a_janitor_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows
 
             for name in sorted(cluster.bookies)[:refusing]:
                 cluster.bookies[name].held = refused  # type: ignore[method-assign]
-            await killed._tasks.close()
+            await fall_silent(killed)
             if refusing < 3:
                 for _ in range(30):
                     await cluster.world.clock.sleep(10)
@@ -160,36 +156,37 @@ async def test_streams_that_cannot_be_ended_hold_up_no_pass_for_long_and_others_
             await keeper.create(f"s{number}", retention="300s", roll_after="10h")
             await (await killed.writer(f"s{number}")).append(b"one")
         await kill(killed)
-        change, clock = keeper._janitor._catalog.change, cluster.world.clock
+        change, clock = StreamCatalog.change, cluster.world.clock
         tried: list[str] = []
 
-        async def stuck(stream_id: str, transition: Any) -> Any:
+        async def stuck(catalog: StreamCatalog, stream_id: str, transition: Any) -> Any:
             tried.append(stream_id)
             await clock.sleep(10 * END_SECONDS)
-            return await change(stream_id, transition)
+            return await change(catalog, stream_id, transition)
 
-        keeper._janitor._abandoned._catalog.change = stuck  # type: ignore[method-assign]
         longest = 0.0
-        for _ in range(30):
-            await clock.sleep(10)
-            began = clock.monotonic()
-            await keeper.keep()
-            longest = max(longest, clock.monotonic() - began)
-            if len(set(tried)) == count:
-                break
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(StreamCatalog, "change", stuck)
+            for _ in range(30):
+                await clock.sleep(10)
+                began = clock.monotonic()
+                await keeper.keep()
+                longest = max(longest, clock.monotonic() - began)
+                if len(set(tried)) == count:
+                    break
         assert len(set(tried)) == count
         assert PASS_SECONDS <= longest <= PASS_SECONDS + END_SECONDS + RELEASE_SECONDS + 10
 
 
 @scenario(deadline_seconds=2000)
 async def test_many_abandoned_streams_are_ended_several_at_a_time(cluster: MemoryCluster, client: Client) -> None:
-    async with stores(cluster, 2) as (keeper, killed):
+    async with StreamStore(client) as keeper, stores(cluster, 1) as [killed]:
         for number in range(3 * MAX_CONCURRENCY):
             await keeper.create(f"s{number}", retention="300s", roll_after="10h")
             await (await killed.writer(f"s{number}")).append(b"one")
         await kill(killed)
         ending = most = 0
-        recover = keeper._client.open_ledger
+        recover = client.open_ledger
 
         async def slow(*asked: Any, **options: Any) -> Any:
             nonlocal ending, most
@@ -200,7 +197,7 @@ async def test_many_abandoned_streams_are_ended_several_at_a_time(cluster: Memor
             finally:
                 ending -= 1
 
-        keeper._client.open_ledger = slow  # type: ignore[method-assign, assignment]
+        client.open_ledger = slow  # type: ignore[method-assign, assignment]
         failed: list[int] = []
         clock = cluster.world.clock
         longest = 0.0
@@ -212,7 +209,7 @@ async def test_many_abandoned_streams_are_ended_several_at_a_time(cluster: Memor
         assert failed[-1] == 3 * MAX_CONCURRENCY
         assert most == MAX_CONCURRENCY
         assert longest < 3 * END_SECONDS + 10
-        keeper._client.open_ledger = recover  # type: ignore[method-assign]
+        client.open_ledger = recover  # type: ignore[method-assign]
         for _ in range(20):
             await clock.sleep(10)
             assert await keeper.keep() == 0
@@ -334,7 +331,7 @@ async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_janitor_pas
     async with stores(cluster, 2) as (keeper, silent):
         await keeper.create("s")
         await silent.writer("s")
-        await silent._tasks.close()
+        await fall_silent(silent)
         assert await keeper.keep() == 0
         await cluster.world.clock.sleep(LEASE_SECONDS)
         delete, store = keeper.metadata_store.delete_record, keeper.metadata_store
@@ -342,7 +339,7 @@ async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_janitor_pas
         async def renewed(name: str, version: int) -> None:
             raise MetadataConflict(f"{name} is at another version than {version}")
 
-        keeper._janitor._store.delete_record = renewed  # type: ignore[method-assign]
+        store.delete_record = renewed  # type: ignore[method-assign]
         try:
             assert await keeper.keep() == 0
         finally:

@@ -30,7 +30,7 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore
 
-from ..support.streams import head_of
+from ..support.streams import fall_silent, head_of
 from .parts import one_stream
 
 
@@ -92,7 +92,7 @@ async def test_a_waiting_writer_gets_the_stream_when_its_writer_closes_or_is_dea
         await second.append(b"two")
         waiting = asyncio.ensure_future(three.writer("s", wait_s=60))
         # Its process falls silent: no word of its session any more.
-        await two._tasks.close()
+        await fall_silent(two)
         third = await waiting
         await third.append(b"three")
         await third.close()

@@ -1,4 +1,4 @@
-"""The metadata of streams as the store has them, and an outage of the store for changes."""
+"""The metadata of streams as the store has them, an outage of the store for changes, and processes that die."""
 
 from __future__ import annotations
 
@@ -40,3 +40,14 @@ def updates_refused(client: Client) -> Iterator[None]:
         yield
     finally:
         store.update_ledger, store.write_record = update, write
+
+
+async def fall_silent(streams: StreamStore) -> None:
+    """Let a process renew its session no more."""
+    await streams._tasks.close()
+
+
+async def kill(streams: StreamStore) -> None:
+    """Kill a process: its session is not renewed, and its connections break."""
+    await fall_silent(streams)
+    await streams._client.world.connections.close()
