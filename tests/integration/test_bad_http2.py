@@ -1,7 +1,4 @@
-"""Invalid HTTP/2 on the ports of gateways, also under TLS after a handshake: other clients are still served.
-
-``test_grpc_bad_input.py`` tests a bookie without TLS.
-"""
+"""Invalid HTTP/2 on the ports of bookies and gateways, also under TLS: other clients are still served."""
 
 from __future__ import annotations
 
@@ -55,14 +52,15 @@ DEADLINE_SECONDS = 20
 SILENCE_SECONDS = 0.2
 PLACES = 16
 SERVICE = "tallybook.v1.StreamService"
-DOORS = ("bookie with TLS", "gateway", "gateway with TLS")
+DOORS = ("bookie", "bookie with TLS", "gateway", "gateway with TLS")
 
 
 class Door:
     """A port, and how one comes through it."""
 
-    def __init__(self, address: str, authority: bytes, client: Path | None) -> None:
+    def __init__(self, address: str, method: str, authority: bytes, client: Path | None) -> None:
         self.address = address
+        self.method = method
         self._authority = authority
         self._client = client
 
@@ -116,13 +114,16 @@ def door(request, authority, tmp_path) -> Callable[[], Any]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Door]:
         security, trusted, client = None, b"", None
-        if request.param != "gateway":
+        if request.param.endswith("with TLS"):
             authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
             security = open_security(str(tmp_path / "server"), serves=True)
             trusted = (tmp_path / "server/ca.crt").read_bytes()
-        if request.param == "bookie with TLS":
-            client = tmp_path / "app"
-            authority.issue(client, Subject(Role.WRITER, "app"), days=1)
+        method = f"/{SERVICE}/Append"
+        if request.param.startswith("bookie"):
+            method = "/tallybook.v1.Bookie/Add"
+            if security is not None:
+                client = tmp_path / "app"
+                authority.issue(client, Subject(Role.WRITER, "app"), days=1)
             transport = bookie_transport(max_streams=4096, max_connections=PLACES, security=security)
             listener: Any = await transport.listen("127.0.0.1:0", served)
             address = listener.address
@@ -134,7 +135,7 @@ def door(request, authority, tmp_path) -> Callable[[], Any]:
             )  # fmt: skip
             await listener.serve({SERVICE: {"Append": called}})
             address = listener.token_address or listener.address
-        port = Door(address, trusted, client)
+        port = Door(address, method, trusted, client)
         try:
             await port.works()
             yield port
@@ -158,8 +159,7 @@ async def called(call: Call) -> None:
 
 
 def begin(port: Door, stream_id: int = 1, **extra: str) -> bytes:
-    path = "/tallybook.v1.Bookie/Add" if port._client is not None else f"/{SERVICE}/Append"
-    return frame(HEADERS, END_HEADERS, stream_id, header_block(path, **extra))
+    return frame(HEADERS, END_HEADERS, stream_id, header_block(port.method, **extra))
 
 
 async def ended(reader: asyncio.StreamReader, silence: float = SILENCE_SECONDS) -> bytes:
@@ -299,7 +299,7 @@ async def test_headers_that_never_end_are_cut(door):
     async with door() as port:
         reader, writer = await port.http2()
         before = peak_bytes(reset=True)
-        writer.write(frame(HEADERS, 0, 1, header_block(f"/{SERVICE}/Append")))
+        writer.write(frame(HEADERS, 0, 1, header_block(port.method)))
         piece = frame(CONTINUATION, 0, 1, b"\0\x05x-big\x7f\x00" + b"v" * 127)
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             for _ in range(1000):

@@ -23,6 +23,7 @@ from tallybook.core.limits import MAX_ENTRY_BYTES, MIB
 from tallybook.core.settings import GatewaySettings
 from tallybook.gateway.ledgers.service import LEDGER_SERVICE
 from tallybook.gateway.server import serving
+from tallybook.gateway.streams.service import STREAM_SERVICE
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
 
@@ -250,10 +251,10 @@ async def test_standard_tools_find_their_way(gateway):
         one = reflection_pb2.ServerReflectionRequest(file_containing_symbol=LEDGER_SERVICE)
         answers = [answer async for answer in reflect([everything, one])]
         services = {service.name for service in answers[0].list_services_response.service}
-        assert {LEDGER_SERVICE, "grpc.health.v1.Health"} <= services
+        assert {LEDGER_SERVICE, STREAM_SERVICE, "grpc.health.v1.Health"} <= services
         assert answers[1].file_descriptor_response.file_descriptor_proto
         health = health_pb2_grpc.HealthStub(client.channel)
-        for name in ("", LEDGER_SERVICE):
+        for name in ("", LEDGER_SERVICE, STREAM_SERVICE):
             assert (await health.Check(health_pb2.HealthCheckRequest(service=name))).status == 1
         assert await asyncio.to_thread(got, client.http, "/readyz") == "ok\n"
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,15 +13,10 @@ import grpc.aio
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tallybook.client.client import Client
-from tallybook.core.limits import MIB
 from tallybook.core.settings import GatewaySettings
-from tallybook.gateway.ledgers.service import LEDGER_SERVICE
 from tallybook.gateway.server import serving
-from tallybook.gateway.streams.service import STREAM_SERVICE
 from tallybook.metadata.stream_use import belongs_to_stream
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2_grpc
 from tallybook.proto import stream_pb2 as pb
@@ -36,10 +30,9 @@ DEADLINE_SECONDS = 60
 class Gateway:
     """A client of one gateway."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str, http: str = "") -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
         self.channel = channel
         self.address = address
-        self.http = http
         self.stub = stream_pb2_grpc.StreamServiceStub(channel)
 
     async def create(self, name: str) -> pb.Stream:
@@ -56,16 +49,6 @@ class Gateway:
         await stream.send(*payloads, commit=pb.StreamCommit())
         await stream.call.done_writing()
         await stream.end()
-
-    async def until_one_was_too_slow(self) -> None:
-        """Wait until a reader was cut off."""
-        wanted = "tallybook_gateway_readers_too_slow_total 1"
-        while wanted not in await asyncio.to_thread(self._metrics):  # noqa: ASYNC110 (no notification)
-            await asyncio.sleep(0.01)
-
-    def _metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
-            return answer.read().decode()
 
     async def payloads(self, name: str, **more: Any) -> list[bytes]:
         """All records of a stream."""
@@ -108,7 +91,7 @@ async def opened(cluster, **settings: Any) -> AsyncIterator[Gateway]:
         serving(client, chosen) as addresses,
         grpc.aio.insecure_channel(addresses.grpc) as channel,
     ):
-        yield Gateway(channel, addresses.grpc, addresses.http)
+        yield Gateway(channel, addresses.grpc)
 
 
 async def segment_of(cluster, stream: pb.Stream) -> int:
@@ -183,19 +166,6 @@ async def test_a_segment_of_a_stream_is_deleted_by_force_only_and_the_stream_is_
         await client.stub.Delete(pb.DeleteStreamRequest(name=name))
 
 
-async def test_standard_tools_find_both_services(cluster):
-    async with opened(cluster) as client:
-        reflect = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo
-        everything = reflection_pb2.ServerReflectionRequest(list_services="")
-        one = reflection_pb2.ServerReflectionRequest(file_containing_symbol=STREAM_SERVICE)
-        answers = [answer async for answer in reflect([everything, one])]
-        services = {service.name for service in answers[0].list_services_response.service}
-        assert {LEDGER_SERVICE, STREAM_SERVICE, "grpc.health.v1.Health"} <= services
-        assert answers[1].file_descriptor_response.file_descriptor_proto
-        health = health_pb2_grpc.HealthStub(client.channel)
-        assert (await health.Check(health_pb2.HealthCheckRequest(service=STREAM_SERVICE))).status == 1
-
-
 @pytest.mark.parametrize("name", ["\N{DUCK}" * 10_000, "\N{DUCK}" * 1_000 + "\x07", "a//b"])
 async def test_a_hostile_name_is_refused_in_words_that_fit_a_header(cluster, name):
     async with opened(cluster) as client:
@@ -221,41 +191,6 @@ async def test_a_deadline_ends_the_wait_for_a_stream_that_another_gateway_has(cl
         await stream.send(b"still mine", close=pb.StreamAppendClose())
         await stream.end()
         await one.stub.Delete(pb.DeleteStreamRequest(name="owned"))
-
-
-async def test_a_reader_that_takes_nothing_is_sent_little_and_cut_off(cluster):
-    async with opened(cluster, slow_reader_ms=500) as client:
-        await client.create("slow")
-        stream = await client.append("slow")
-        for number in range(1, 33):
-            await stream.send(bytes(MIB // 2))
-            while stream.acked < number:
-                await stream.ack()
-        options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
-        async with grpc.aio.insecure_channel(client.address, options=options) as channel:
-            call = Gateway(channel, "").stub.Read(pb.ReadStreamRequest(name="slow", follow=True))
-            await client.until_one_was_too_slow()
-            taken = 0
-
-            async def take() -> None:
-                nonlocal taken
-                async for reply in call:
-                    taken += len(reply.records.records)
-
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await take()
-            assert caught.value.code() is grpc.StatusCode.ABORTED
-            info = reason_of(caught.value)
-            assert info.reason == "ReaderTooSlow"
-            assert taken < 16
-        start = pb.StreamStart(position=info.metadata["position"])
-        await stream.send(b"end", commit=pb.StreamCommit())
-        while not (await stream.call.read()).HasField("committed"):
-            pass
-        # It may have got more than the gateway knows of, and nothing less.
-        assert 33 - taken <= len(await client.payloads("slow", start=start)) <= 33
-        stream.call.cancel()
-        await client.stub.Delete(pb.DeleteStreamRequest(name="slow"))
 
 
 async def test_a_client_goes_on_at_another_gateway_when_its_own_is_killed_in_the_middle(cli, cluster):

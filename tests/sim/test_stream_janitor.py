@@ -15,7 +15,7 @@ from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataF
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 from tallybook.stream import StreamStore, run_janitor
-from tallybook.stream.catalog import StreamCatalog
+from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.reader.reading import LONGEST_POLL_SECONDS
 from tallybook.stream.retention.abandoned_writers import (
     END_SECONDS,
