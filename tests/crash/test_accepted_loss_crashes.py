@@ -11,7 +11,7 @@ from tallybook.bookie.directories.limbo import Limbo
 from tallybook.bookie.directories.storage_directories import own_directories
 from tallybook.bookie.recovery import accepted_loss as accepting_loss
 from tallybook.bookie.recovery.accepted_loss import accept_loss
-from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
+from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory
 from tallybook.core.limits import KIB
 from tallybook.sim.deterministic import (
     CrashFound,
@@ -24,6 +24,8 @@ from tallybook.sim.deterministic import (
     run_seed,
 )
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from ..support.damage import said_of
 
 SETTINGS = tiny_settings()
 FEW = CrashOptions(subsets=2, singles=2, torn_writes=1, tear_points=1)
@@ -76,15 +78,6 @@ async def accepts(disk: SimDisk, promises: Promises) -> None:
     promises.add("acked")
     await node.stop()
     assert node.failures == []
-
-
-async def said_of(node: DiskBookie, ledger_id: int, entry_id: int) -> str:
-    try:
-        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
-    except TallybookError as error:
-        return type(error).__name__
-    assert answer.batches == (batch_of(entry_id, ledger_id=ledger_id),)
-    return "held"
 
 
 async def says_absent_of_nothing(disk: SimDisk, promises: tuple[object, ...]) -> None:

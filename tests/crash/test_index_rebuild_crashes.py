@@ -14,7 +14,7 @@ from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.recovery import lost_index
 from tallybook.core.add_kind import AddKind
-from tallybook.core.errors import EntryUnknown, LedgerFenced, NoSuchLedger, TallybookError
+from tallybook.core.errors import EntryUnknown, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.sim.deterministic import (
     CrashFound,
@@ -27,6 +27,8 @@ from tallybook.sim.deterministic import (
     run_seed,
 )
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from ..support.damage import said_of
 
 SETTINGS = tiny_settings(entry_log_bytes=8 * KIB)
 FEW = CrashOptions(subsets=2, singles=3, torn_writes=1, tear_points=1)
@@ -69,15 +71,6 @@ async def node_on(disk: SimDisk) -> DiskBookie:
         confirmed_prefixes=SETTLED,
     )
     return DiskBookie(disk, SimClock(), known, SETTINGS)
-
-
-async def said_of(node: DiskBookie, ledger_id: int, entry_id: int) -> str:
-    try:
-        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
-    except TallybookError as error:
-        return type(error).__name__
-    assert answer.batches == (batch_of(entry_id, ledger_id=ledger_id),)
-    return "held"
 
 
 async def live_on(disk: SimDisk, promises: Promises) -> None:

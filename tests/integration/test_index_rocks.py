@@ -19,6 +19,7 @@ from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 from tallybook.runtime.disk.port import Space
 
+from ..support.damage import flips
 from ..support.rocks import rows_of, states_of
 from .rocks_home import SETTINGS, Home, fill, filled, rocks_home, row, to_tables
 
@@ -171,9 +172,7 @@ async def test_every_flipped_bit_of_the_mark_is_noticed_and_so_is_its_loss(home)
     async with home.opened(create=True):
         pass
     good = (home.path / "synced").read_bytes()
-    for bit in range(8 * len(good)):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
+    for damaged in flips(good):
         (home.path / "synced").write_bytes(damaged)
         with pytest.raises(DamagedFile, match="synced"):
             async with home.opened():
@@ -244,10 +243,8 @@ async def test_a_row_whose_bytes_changed_is_unknown_for_what_it_may_cover_and_fo
     async with home.opened(create=True) as index:
         await index.apply([row(1, 0), row(1, 10), row(1, 20)], {})
         key, value = encode_row(row(1, 10))
-        for bit in range(8 * len(value)):
-            changed = bytearray(value)
-            changed[bit // 8] ^= 1 << bit % 8
-            rows_of(index).put(key, bytes(changed))
+        for changed in flips(value):
+            rows_of(index).put(key, changed)
             for entry_id in (10, 15, 19):
                 with pytest.raises(EntryUnknown, match="ledger 1 from entry 10"):
                     await index.find(1, entry_id)
@@ -308,11 +305,7 @@ async def test_a_key_that_is_no_key_is_unknown(home):
 
 async def test_a_state_whose_bytes_changed_is_unknown_and_says_that_it_is_damaged(home):
     key, value = encode_state(7, b"fenced")
-    damaged = [value[:-1], value + b"\0", b"", value[:7], encode_state(8, b"fenced")[1]]
-    for bit in range(8 * len(value)):
-        changed = bytearray(value)
-        changed[bit // 8] ^= 1 << bit % 8
-        damaged.append(bytes(changed))
+    damaged = [value[:-1], value + b"\0", b"", value[:7], encode_state(8, b"fenced")[1], *flips(value)]
     async with home.opened(create=True) as index:
         states = states_of(index)
         for each in damaged:

@@ -3,6 +3,7 @@
     journal_bench     the journal alone, on a simulated disk
     wire_bench        a bookie's service on a simulated network, with raw streams that may violate the protocol
     real_bookie       a real bookie with RocksDB on the local disk
+    damage            flipped bits, a damaged journal, and what a bookie says of an entry afterwards
     rocks             the tables of RocksDB below an index
     gateways          gateways on a MemoryCluster, and clients of their stream service
     deliveries, tail  a Spark-like delivering process; a background reader whose metadata store can be cut off

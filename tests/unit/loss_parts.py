@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tallybook.bookie.recovery.accepted_loss import accept_loss
-from tallybook.core.errors import TallybookError
 from tallybook.sim.deterministic import SimDisk
-from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import DiskBookie
 
 
 async def empty(disk: SimDisk, directory: str) -> None:
@@ -28,13 +27,3 @@ def everything_in(disk: SimDisk) -> dict[str, bytes]:
         for name in disk.state.names(directory)
         if disk.state.inode(f"{directory}/{name}") is not None
     }
-
-
-async def said_of(node: DiskBookie, ledger_id: int, entry_id: int, held: bytes | None = None) -> str:
-    """The answer to a read of an entry: an error's name, or "held" if it is in the batch ``held``."""
-    try:
-        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
-    except TallybookError as error:
-        return type(error).__name__
-    assert answer.batches == (held or batch_of(entry_id, ledger_id=ledger_id),)
-    return "held"

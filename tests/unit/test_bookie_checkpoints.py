@@ -11,6 +11,7 @@ from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic.faults import DiskOperation
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
+from ..support.damage import zero_block
 from .bookie_parts import JOURNAL, on_a_bookie
 
 LOGS, INDEX, MARK = "entrylog", "changes.log", "superblock"
@@ -202,20 +203,6 @@ async def test_j24_a_stale_journal_brings_no_batch_back_of_a_ledger_whose_deleti
 # -- limbo: the journal lost records ------------------------------------------------------------
 
 
-async def damage_journal(node: DiskBookie) -> None:
-    """Zero the header of a block with records, behind which there are others."""
-    await node.kill()
-    for slot in range(4):
-        path = f"{ROOT}/journal/segment-{slot:04d}"
-        data = node.disk.peek(path)
-        starts = [at for at in range(4096, len(data), 4096) if data[at : at + 4] == b"TJBK"]
-        blocks = [at for at in starts if any(data[at + 44 : at + 48])]  # seals have no records
-        if len(blocks) > 4:
-            node.disk.rot.zero_sector(path, blocks[-3] // 512)
-            return
-    raise AssertionError("no segment with enough blocks")
-
-
 async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
     try:
         await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
@@ -232,7 +219,8 @@ async def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_
     for number in range(1, 8):
         assert (await node.add(batch_of(number, ledger_id=1))).code == 0
         await world.clock.sleep(0.1)
-    await damage_journal(node)
+    await node.kill()
+    await zero_block(node.disk)
     await node.boot()
     said = [line_of(record) for record in caplog.records]
     assert any(re.search(rf"{ROOT}/journal/segment-\d+ at \d+", message) for message in said)

@@ -1,6 +1,5 @@
 """Small files and index rows of a bookie: cookie, format file, limbo marker, ledger state."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,8 @@ from tallybook.core.errors import (
 from tallybook.core.ids import ledger_identity
 from tallybook.core.keys import key_verifier
 
+from ..support.damage import flips
+
 COOKIE = Cookie("bookie-1", "6f4c1d0e-0000-4000-8000-000000000001", "cluster-a")
 ids = st.integers(-1, 2**63 - 1)
 rows = st.builds(
@@ -35,14 +36,6 @@ rows = st.builds(
     last_held=ids,
     repaired_limbo=st.integers(0, 2**32 - 1),
 )
-
-
-def flips(data: bytes) -> Iterator[bytes]:
-    """``data`` with each of its bits flipped in turn."""
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        yield bytes(damaged)
 
 
 def test_any_flipped_bit_of_a_cookie_is_found_and_the_file_is_named() -> None:

@@ -15,17 +15,11 @@ from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
 
+from ..support.damage import flips
+
 UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 LOG = LogFile("/b/entrylog-0000000000000005.log", UUID.bytes, 5)
 ROWS = [TableRow(7, 3, 2, 3, 98), TableRow(7, 6, 5, 1, 200), TableRow(9, 0, -1, 16384, 131136)]
-
-
-def flips(data: bytes):
-    """Every single-bit change of ``data``."""
-    for bit in range(8 * len(data)):
-        changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
-        yield bytes(changed)
 
 
 def decode_stretch(data: bytes, offset: int = BLOCK_BYTES, log: LogFile = LOG):

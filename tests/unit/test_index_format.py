@@ -11,6 +11,8 @@ from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
+from ..support.damage import flips
+
 IDS = st.integers(0, MAX_ID)
 OFFSETS = st.integers(LOG_HEADER_BYTES, MAX_ID - MAX_BATCH_BYTES)
 SIZES = st.integers(BATCH_HEADER_BYTES + 1, MAX_BATCH_BYTES)
@@ -20,13 +22,6 @@ LOCATIONS = st.one_of(
     st.builds(Location, st.just(NOWHERE_LOG_ID), st.just(0), st.integers(1, MAX_BATCH_BYTES), COUNTS),
 )
 ROWS = st.builds(IndexRow, IDS, st.integers(0, MAX_ID - MAX_BATCH_ENTRIES + 1), LOCATIONS)
-
-
-def flips(data: bytes):
-    for bit in range(8 * len(data)):
-        changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
-        yield bytes(changed)
 
 
 @given(ROWS)

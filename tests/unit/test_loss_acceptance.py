@@ -19,7 +19,8 @@ from tallybook.core.limits import BLOCK_BYTES
 from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
-from .loss_parts import accept, empty, everything_in, said_of
+from ..support.damage import said_of
+from .loss_parts import accept, empty, everything_in
 
 ENTRIES = 4
 BELOW = 50

@@ -16,7 +16,8 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.sim.deterministic import NO_LATENCY, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
-from .loss_parts import accept, empty, said_of
+from ..support.damage import said_of, zero_block
+from .loss_parts import accept, empty
 
 BELOW = 50
 FENCED = 40
@@ -100,15 +101,7 @@ async def damage_journal(node: DiskBookie, world: World) -> None:
         assert (await node.add(batch_of(entry_id))).code == 0
         await world.clock.sleep(0.1)
     await node.kill()
-    for name in await node.disk.list(f"{ROOT}/journal"):
-        path = f"{ROOT}/journal/{name}"
-        data = node.disk.peek(path)
-        starts = [at for at in range(4096, len(data), 4096) if data[at : at + 4] == b"TJBK"]
-        blocks = [at for at in starts if any(data[at + 44 : at + 48])]  # seals have no records
-        if len(blocks) > 4:
-            node.disk.rot.zero_sector(path, blocks[-3] // 512)
-            return
-    raise AssertionError("no segment with enough blocks")
+    await zero_block(node.disk)
 
 
 def test_a_directory_that_takes_the_place_of_another_one_doubts_all_that_any_bookie_knew_of() -> None:

@@ -24,7 +24,7 @@ from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from . import loss_parts
+from ..support.damage import said_of as answer_of
 from .loss_parts import empty
 
 LEDGERS = (1, 2, 3)
@@ -56,7 +56,7 @@ async def filled(world: World, *, settings=SETTINGS, latency: Latency = NO_LATEN
 
 
 async def said_of(node: DiskBookie, ledger_id: int, entry_id: int) -> str:
-    return await loss_parts.said_of(node, ledger_id, entry_id, big(entry_id, ledger_id))
+    return await answer_of(node, ledger_id, entry_id, big(entry_id, ledger_id))
 
 
 async def all_of(node: DiskBookie, ledger_id: int) -> list[str]:

@@ -17,7 +17,8 @@ from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .loss_parts import accept, empty, said_of
+from ..support.damage import said_of
+from .loss_parts import accept, empty
 
 JOURNALS = (f"{ROOT}/journal", "/disk2/journal", "/disk3/journal")
 LEDGERS = ("/disk2/ledgers", "/disk3/ledgers")

@@ -8,7 +8,6 @@ from math import isnan
 from typing import Any
 from uuid import UUID
 
-import fastavro
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
@@ -21,6 +20,8 @@ from tallybook.spark.ledgers.row_shaping import BATCH_BYTES, RowShaper
 from tallybook.spark.options import LocationOptions, PayloadOptions, ReadOptions
 from tallybook.spark.payloads.payloads import MAX_REASON_CHARACTERS, Parser, check_value, parser_of, value_ddl
 from tallybook.spark.query.gaps import EntryGap
+
+from .test_spark_avro_unions import encoded
 
 
 def struct(**fields: spark.DataType) -> spark.StructType:
@@ -224,12 +225,6 @@ def test_a_timestamp_means_the_same_moment_with_any_session_settings(given: str,
 def avro(*types: object) -> str:
     fields = [{"name": name, "type": kind} for name, kind in zip("abcdefgh", types, strict=False)]
     return json.dumps({"type": "record", "name": "r", "fields": fields})
-
-
-def encoded(schema: str, value: dict[str, Any]) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), value)
-    return out.getvalue()
 
 
 PAIR = avro("long", ["null", "string"])

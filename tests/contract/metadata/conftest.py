@@ -1,6 +1,7 @@
 """The metadata drivers under contract: a fresh store for each test, with as many clients as needed."""
 
 import asyncio
+import contextlib
 import itertools
 import sqlite3
 import time
@@ -162,3 +163,9 @@ def world(driver) -> Callable[[], object]:
             await found.close()
 
     return opened
+
+
+async def settled(watch) -> None:
+    """Let a new watch report what it may report without a change."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(watch.changed(), 0.2)

@@ -8,6 +8,8 @@ from tallybook.core.answers import Incarnation
 from tallybook.core.errors import InvalidArgument, MetadataConflict, MetadataUnavailable
 from tallybook.metadata.store import BookieInfo, BookieMode
 
+from .conftest import settled
+
 
 def bookie(bookie_id: str = "b1", *, uuid: str = "uuid-1", boot: int = 1, **fields) -> BookieInfo:
     return BookieInfo(bookie_id, f"{bookie_id}.example:3181", Incarnation(uuid, boot), **fields)
@@ -22,14 +24,6 @@ async def stays(work) -> None:
     """Something that must not happen does not, for a while."""
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(work, 0.2)
-
-
-async def settled(watch) -> None:
-    """Let a new watch report what it may report without a change."""
-    try:
-        await asyncio.wait_for(watch.changed(), 0.2)
-    except TimeoutError:
-        return
 
 
 async def sees(store, client, expected: dict[str, BookieInfo]) -> None:

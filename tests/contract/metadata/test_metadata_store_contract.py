@@ -23,6 +23,8 @@ from tallybook.metadata.store import BadVersion, Deletion, Ok
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
+from .conftest import settled
+
 ODD_BOOKIE_IDS = ["b1", "a/b", ".", "..", "b%2f", "zoo keeper", "größe", "x" * 128]
 
 
@@ -444,14 +446,6 @@ async def test_bookie_ids_and_cookies_out_of_bounds_are_refused(world):
 
 
 # --- watches ----------------------------------------------------------------------------------------------------------
-
-
-async def settled(watch) -> None:
-    """Let a new watch report what it may report without a change."""
-    try:
-        await asyncio.wait_for(watch.changed(), 0.2)
-    except TimeoutError:
-        return
 
 
 @pytest.mark.parametrize("writer", ["this client", "another client"])
