@@ -104,9 +104,11 @@ def offloader(
     *,
     reader: ArchiveReader | None = None,
     metadata: MemoryMetadata | None = None,
+    seen_through: SeenThrough | None = None,
 ) -> Offloader:
     """A new offloader process, of this cluster or of one with other metadata."""
     world, store = stage.cluster.world, (metadata or stage.cluster.metadata).client().store
+    store = seen_through(store) if seen_through else store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     archive = (stage.store, reader or stage.reader, InlineWorkers())
     return Offloader(stage.mover(), LedgerListing(store), updater, *archive, settings, world.clock, world.rng)

@@ -32,7 +32,7 @@ from tallybook.core.errors import (
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger_update import LedgerUpdater
-from tallybook.metadata.store import Versioned
+from tallybook.metadata.store import MetadataStore, Versioned
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.survey import LedgerListing
@@ -64,10 +64,10 @@ SETTINGS = OffloadSettings(
 )
 
 
-def offloader(stage: ArchiveStage, store: ObjectStore) -> Offloader:
+def offloader(stage: ArchiveStage, store: ObjectStore, metadata: MetadataStore | None = None) -> Offloader:
     """An offloader that sees the bucket through ``store``."""
     world = stage.cluster.world
-    metadata, rng = stage.cluster.metadata.client().store, world.rng.fork("offloader")
+    metadata, rng = metadata or stage.cluster.metadata.client().store, world.rng.fork("offloader")
     updater = LedgerUpdater(metadata, world.clock, rng.fork("updater"))
     mover = Mover(stage.client, updater, store, InlineWorkers(), SETTINGS, world.clock, rng)
     reader = ArchiveReader(store, InlineWorkers(), Tasks("reader", lambda _name, _error: None))
@@ -269,17 +269,18 @@ async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_o
     """The object of the ledger is unknown, so none is removed."""
     damaged, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, SETTINGS) as stage:
-        worker = offloader(stage, stage.store)
+        metadata = cluster.metadata.client().store
+        worker = offloader(stage, stage.store, metadata)
         await worker.run_pass()
         await client.delete_ledger(deleted)
-        read = worker._survey._store.read_ledger
+        read = metadata.read_ledger
 
         async def failing(ledger_id: int, *, linearizable: bool = False) -> Versioned:
             if ledger_id == damaged:
                 raise DamagedFile("ledger 0: its metadata cannot be decoded")
             return await read(ledger_id, linearizable=linearizable)
 
-        worker._survey._store.read_ledger = failing  # type: ignore[method-assign]
+        metadata.read_ledger = failing  # type: ignore[method-assign]
         later = await closed(client, 120)
         for _ in range(4):
             await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)

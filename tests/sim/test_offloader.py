@@ -299,8 +299,8 @@ async def test_passes_without_work_read_hardly_any_ledger(cluster: MemoryCluster
     for _ in range(10):
         await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage, EAGER)
-        asked = worker._survey._store = Asked(worker._survey._store)  # type: ignore[assignment]
+        asked = Asked(cluster.metadata.client().store)
+        worker = offloader(stage, EAGER, seen_through=lambda _store: asked)
         await worker.run_pass()
         assert asked.ledgers_read <= 4 * 10
         asked.ledgers_read = 0

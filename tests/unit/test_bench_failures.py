@@ -58,7 +58,7 @@ async def test_a_bookie_dies_under_a_steady_writer_and_the_moments_are_in_order(
         killed.append(cluster.die(bookie_id).bookie_id)
 
     plan = ChangePlan(ack_quorum, 100, rate=500.0, before_seconds=0.2, after_seconds=0.1, patience_seconds=5.0)
-    figures = await measure_change(cluster.client(SETTINGS)._opened, plan, kill, SETTINGS)
+    figures = await measure_change(cluster.client(SETTINGS).world, plan, kill, SETTINGS)
     await cluster.stop()
     assert len(killed) == 1
     assert figures["errors"] == 0
@@ -75,7 +75,7 @@ async def test_a_plan_that_leaves_no_spare_is_refused():
     cluster = await cluster_of(5)
     plan = ChangePlan(3, 100, rate=500.0, hung=2)
     with pytest.raises(InvalidArgument, match="2 of 2 spares are to hang"):
-        await measure_change(cluster.client(SETTINGS)._opened, plan, cluster.die, SETTINGS, hang=cluster.die)
+        await measure_change(cluster.client(SETTINGS).world, plan, cluster.die, SETTINGS, hang=cluster.die)
     await cluster.stop()
 
 
@@ -98,7 +98,7 @@ async def test_a_change_that_never_comes_is_an_error_and_not_a_figure():
     cluster = await cluster_of(3)
     plan = ChangePlan(2, 100, rate=200.0, before_seconds=0.1, after_seconds=0.1, patience_seconds=0.3)
     with pytest.raises(NotEnoughBookies, match="the bookie was not replaced"):
-        await measure_change(cluster.client(SETTINGS)._opened, plan, cluster.die, SETTINGS)
+        await measure_change(cluster.client(SETTINGS).world, plan, cluster.die, SETTINGS)
     await cluster.stop()
 
 

@@ -90,17 +90,16 @@ async def test_a_hello_that_does_not_fit_is_refused_with_its_reason(made, lane, 
 class RefusingAccess:
     """Refuses every caller."""
 
-    def __init__(self, error: TallybookError) -> None:
-        self._error = error
+    error: TallybookError = AccessDenied("no access")
 
     def principal(self, presented: Presented) -> Principal:
-        raise self._error
+        raise self.error
 
 
 @pytest.mark.parametrize("error", [Unauthenticated("who is it?"), AccessDenied("no access")], ids=["unknown", "denied"])
-@bench()
+@bench(access=RefusingAccess)
 async def test_an_unauthenticated_caller_takes_no_slot_and_learns_nothing_of_the_bookie(made, error):
-    made.service._access = RefusingAccess(error)
+    made.access.error = error
     silent = await made.raw(Lane.ADD)
     await made.world.clock.sleep(0.5)
     assert made.service.stream_count == 0
@@ -114,10 +113,9 @@ async def test_an_unauthenticated_caller_takes_no_slot_and_learns_nothing_of_the
     assert type(await reason_of(stream)) is type(error)
 
 
-@bench()
+@bench(access=RefusingAccess)
 async def test_a_refused_caller_does_not_flood_the_log(made, caplog):
     caplog.set_level(logging.INFO)
-    made.service._access = RefusingAccess(AccessDenied("no access"))
     for _ in range(20):
         assert isinstance(await reason_of(await made.raw(Lane.ADD)), AccessDenied)
     assert [record.getMessage() for record in caplog.records] == ["refused"]
