@@ -148,29 +148,27 @@ def test_a_journal_that_gets_more_than_its_device_writes_is_named():
     assert told["a group commit, waiting included"].value >= QUEUED_WRITES * told["a durable write"].value
 
 
-@pytest.mark.parametrize("operation", ["write", "sync"])
-def test_entry_logs_that_are_written_too_slowly_are_named(operation: str):
+OF_LOGS, OF_INDEX = "of the time entry logs were written", "of the time the index was written"
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "delay_seconds", "cause", "slow", "fast"),
+    [
+        ("write", "entrylog-", 0.4, Cause.FLUSH, OF_LOGS, OF_INDEX),
+        ("sync", "entrylog-", 0.4, Cause.FLUSH, OF_LOGS, OF_INDEX),
+        ("sync", "/index/changes.log", 0.5, Cause.INDEX, OF_INDEX, OF_LOGS),
+    ],
+)
+def test_entry_logs_or_an_index_written_too_slowly_are_named(operation, path, delay_seconds, cause, slow, fast):
     async def play(world: World) -> Diagnosis:
         async with watched(world) as one:
-            one.disk.fail(operation, "entrylog-", times=ALWAYS, error=None, delay_seconds=0.4)
+            one.disk.fail(operation, path, times=ALWAYS, error=None, delay_seconds=delay_seconds)
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    told = named(verdict_of(play), Cause.FLUSH, "b1", "of the time adds waited for space")
-    assert told["of the time entry logs were written"].value > MAINLY
-    assert told["of the time the index was written"].value < 1 - MAINLY
-
-
-def test_an_index_whose_disk_is_too_slow_for_it_is_named():
-    async def play(world: World) -> Diagnosis:
-        async with watched(world) as one:
-            one.disk.fail("sync", "/index/changes.log", times=ALWAYS, error=None, delay_seconds=0.5)
-            one.add(8, size=2_000)
-            return await one.diagnosis()
-
-    told = named(verdict_of(play), Cause.INDEX, "b1", "of the time adds waited for space")
-    assert told["of the time the index was written"].value > MAINLY
-    assert told["of the time entry logs were written"].value < 1 - MAINLY
+    told = named(verdict_of(play), cause, "b1", "of the time adds waited for space")
+    assert told[slow].value > MAINLY
+    assert told[fast].value < 1 - MAINLY
 
 
 def with_small_caches(**sizes: Any) -> BookieSettings:
