@@ -57,7 +57,7 @@ async def test_a_bookie_dies_under_a_steady_writer_and_the_moments_are_in_order(
     def kill(bookie_id):
         killed.append(cluster.die(bookie_id).bookie_id)
 
-    plan = ChangePlan(ack_quorum, 100, rate=500.0, before_seconds=0.2, after_seconds=0.1, patience_seconds=5.0)
+    plan = ChangePlan(ack_quorum, 100, rate=500.0, before_seconds=0.2, after_seconds=0.1, timeout_seconds=5.0)
     figures = await measure_change(cluster.client(SETTINGS).world, plan, kill, SETTINGS)
     await cluster.stop()
     assert len(killed) == 1
@@ -74,7 +74,7 @@ async def test_a_bookie_dies_under_a_steady_writer_and_the_moments_are_in_order(
 async def test_a_plan_that_leaves_no_spare_is_refused():
     cluster = await cluster_of(5)
     plan = ChangePlan(3, 100, rate=500.0, hung=2)
-    with pytest.raises(InvalidArgument, match="2 of 2 spares are to hang"):
+    with pytest.raises(InvalidArgument, match="2 of 2 candidates are to hang"):
         await measure_change(cluster.client(SETTINGS).world, plan, cluster.die, SETTINGS, hang=cluster.die)
     await cluster.stop()
 
@@ -96,7 +96,7 @@ def test_one_bad_round_or_one_that_failed_is_enough_to_miss_a_gate_on_failures(g
 
 async def test_a_change_that_never_comes_is_an_error_and_not_a_figure():
     cluster = await cluster_of(3)
-    plan = ChangePlan(2, 100, rate=200.0, before_seconds=0.1, after_seconds=0.1, patience_seconds=0.3)
+    plan = ChangePlan(2, 100, rate=200.0, before_seconds=0.1, after_seconds=0.1, timeout_seconds=0.3)
     with pytest.raises(NotEnoughBookies, match="the bookie was not replaced"):
         await measure_change(cluster.client(SETTINGS).world, plan, cluster.die, SETTINGS)
     await cluster.stop()
