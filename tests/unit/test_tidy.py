@@ -104,8 +104,8 @@ FAMILIAR_PATHS = re.compile(
 )
 RELATIVE_PATH = re.compile(r"(?<![\w./])(?:\.\./)+[A-Za-z_][\w.-]*")
 NAMES_OF_TESTS = {
-    "../README.md", "../docs", "../use", "../a", "../archive", "../etc", "../metadata.db", "../outside", "../secrets",
-    "../x",
+    "../README.md", "../docs", "../understand", "../use", "../a", "../archive", "../etc", "../metadata.db",
+    "../outside", "../secrets", "../x",
 }  # fmt: skip
 TASK_MARKERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(: \w+ \w+ \w+)?")
 
