@@ -1,66 +1,60 @@
-"""Decorators that run an async test in simulated time; its other parameters are fixtures and parameters for pytest."""
+"""Decorators that run an async test in simulated time.
+
+    @simulated
+    async def test_something(world, *, tmp_path): ...
+
+    @on_stage(booted, write_cache_bytes=64 * KIB)
+    async def test_something_else(node, world, *, kind): ...
+
+Parameters before ``*`` are ``world`` and the parts of the stage that the test needs, by their names. Those after it are
+fixtures and parameters for pytest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import wraps
 from inspect import Signature, signature
 from typing import Any
 
 from tallybook.sim.deterministic import World, run_seed
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
-from tallybook.stream import StreamStore
+from tallybook.sim.deterministic.world import DAY_SECONDS
 
 Body = Callable[..., Awaitable[None]]
-Play = Callable[[World, dict[str, Any]], Awaitable[None]]
+Parts = dict[str, Any]
+Stage = Callable[..., AbstractAsyncContextManager[Parts]]
 
 
-def simulated_test(body: Body, given: set[str], play: Play) -> Callable[..., None]:
-    """A test that runs ``play(world, arguments)``; ``arguments`` are the parameters of ``body`` without ``given``."""
+def on_stage(
+    stage: Stage, *, seed: int = 1, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False, **settings: Any
+) -> Callable[[Body], Callable[..., None]]:
+    """Run the decorated test between start and end of ``stage(world, **settings)``, which provides its parts."""
 
-    def run(**arguments: Any) -> None:
-        run_seed(1, lambda world: play(world, arguments), deadline_seconds=20_000)
+    def decorate(body: Body) -> Callable[..., None]:
+        parameters = signature(body).parameters.values()
+        named = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
 
-    run.__name__, run.__doc__ = body.__name__, body.__doc__
-    own = [each for name, each in signature(body).parameters.items() if name not in given]
-    run.__signature__ = Signature(own)  # type: ignore[attr-defined]
-    return run
+        @wraps(body)
+        def test(**given: Any) -> None:
+            async def play(world: World) -> None:
+                async with stage(world, **settings) as parts:
+                    there = {"world": world, **parts}
+                    await body(*(there[name] for name in named), **given)
 
+            run_seed(seed, play, deadline_seconds=deadline_seconds, shuffle=shuffle)
 
-def wanted(body: Body, **there: Any) -> dict[str, Any]:
-    """Those of ``there`` that are parameters of ``body``."""
-    return {name: value for name, value in there.items() if name in signature(body).parameters}
+        test.__signature__ = Signature(  # type: ignore[attr-defined]
+            [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+        )
+        return test
 
-
-def simulated(body: Body) -> Callable[..., None]:
-    """Run the decorated test with ``world``."""
-
-    async def play(world: World, arguments: dict[str, Any]) -> None:
-        await body(world, **arguments)
-
-    return simulated_test(body, {"world"}, play)
+    return decorate
 
 
-def on_streams(body: Body) -> Callable[..., None]:
-    """Run the decorated test with those it names of ``streams``, its ``client`` and ``cluster``, and ``others``.
+def world_alone(_world: World) -> AbstractAsyncContextManager[Parts]:
+    return nullcontext({})
 
-    ``others`` are streams of another client.
-    """
-    named = signature(body).parameters
 
-    async def play(world: World, arguments: dict[str, Any]) -> None:
-        cluster = MemoryCluster(world, bookies=3)
-        await cluster.start()
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(cluster.client(SMALL))
-            there = {"cluster": cluster, "client": client}
-            if "streams" in named:
-                there["streams"] = await stack.enter_async_context(StreamStore(client))
-            if "others" in named:
-                another = await stack.enter_async_context(cluster.client(SMALL))
-                there["others"] = await stack.enter_async_context(StreamStore(another))
-            await body(**wanted(body, **there), **arguments)
-        await cluster.stop()
-
-    return simulated_test(body, {"cluster", "client", "streams", "others"}, play)
+simulated = on_stage(world_alone)
+"""Run the decorated test with nothing but ``world``."""

@@ -61,6 +61,7 @@ def tiny_settings(
     collect_interval_ms: int = 0,
     compact_below_percent: int = 0,
     compact_above_garbage_percent: int = 100,
+    compact_bytes_per_second: int = 0,
     scrub_period_s: int = 0,
     read_only_percent: int = 95,
     deleted_delay_s: int = 0,
@@ -95,7 +96,7 @@ def tiny_settings(
             unnamed_delay_s=unnamed_delay_s,
             compact_below_percent=compact_below_percent,
             compact_above_garbage_percent=compact_above_garbage_percent,
-            compact_bytes_per_second=0,
+            compact_bytes_per_second=compact_bytes_per_second,
         ),
         scrub=ScrubSettings(period_s=scrub_period_s),
     )

@@ -1,4 +1,4 @@
-"""Builders for regression tests of streams."""
+"""A stage and builders for regression tests of streams."""
 
 from __future__ import annotations
 
@@ -7,9 +7,30 @@ from contextlib import asynccontextmanager
 
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
+from tallybook.sim.deterministic import World
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Position, StreamStore
+
+from ..simulated import Parts, on_stage
+
+
+@asynccontextmanager
+async def two_stream_stores(world: World) -> AsyncIterator[Parts]:
+    """``streams`` with its ``client`` of a ``cluster``, and ``others`` of another client."""
+    cluster = MemoryCluster(world, bookies=3)
+    await cluster.start()
+    async with (
+        cluster.client(SMALL) as client,
+        StreamStore(client) as streams,
+        cluster.client(SMALL) as another,
+        StreamStore(another) as others,
+    ):
+        yield {"cluster": cluster, "client": client, "streams": streams, "others": others}
+    await cluster.stop()
+
+
+on_streams = on_stage(two_stream_stores)
 
 
 async def filled(streams: StreamStore, count: int = 10, **policy: object) -> list[Position]:

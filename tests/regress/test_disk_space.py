@@ -48,7 +48,7 @@ async def test_a_start_needs_no_space_for_existing_segments(world: World) -> Non
 
 
 @simulated
-async def test_a_journal_without_space_stays_small_logs_it_once_and_grows_when_there_is_space(world, caplog):
+async def test_a_journal_without_space_stays_small_logs_it_once_and_grows_when_there_is_space(world, *, caplog):
     disk = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES + ROOM_FOR_FILES_BYTES)
     node = DiskBookie(disk, world.clock, settings=settings())
     await node.boot()

@@ -7,7 +7,7 @@ import pytest
 from tallybook.bookie.journal.group_commit import GroupCommit, OpenBlock
 from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.process import end_on_broken_invariants
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
 
 from ..simulated import simulated
@@ -22,24 +22,22 @@ async def started(world: World) -> DiskBookie:
 
 
 @pytest.mark.parametrize(("part", "method"), [(GroupCommit, "take"), (GroupCommit, "done"), (OpenBlock, "add")])
-def test_a_defect_where_records_become_blocks_ends_the_node(monkeypatch, part, method):
+@simulated
+async def test_a_defect_where_records_become_blocks_ends_the_node(world: World, *, monkeypatch, part, method) -> None:
     def planted(*_: object) -> None:
         raise MemoryError("planted")
 
-    async def scenario(world: World) -> None:
-        node = await started(world)
-        monkeypatch.setattr(part, method, planted)
-        answer = node.add(batch_of(1))
-        assert (await asyncio.wait_for(answer, 10)).code != 0
-        assert "planted" in node.failures[0]
-        await node.kill()
-
-    run_seed(1, scenario)
+    node = await started(world)
+    monkeypatch.setattr(part, method, planted)
+    answer = node.add(batch_of(1))
+    assert (await asyncio.wait_for(answer, 10)).code != 0
+    assert "planted" in node.failures[0]
+    await node.kill()
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(50, False), (600, True)])
 @simulated
-async def test_a_device_that_hangs_ends_the_node_after_a_minute(world: World, seconds: int, ends: bool) -> None:
+async def test_a_device_that_hangs_ends_the_node_after_a_minute(world: World, *, seconds: int, ends: bool) -> None:
     node = await started(world)
     node.disk.fail("write", "journal/segment", error=None, delay_seconds=seconds)
     answer = node.add(batch_of(1))

@@ -24,7 +24,7 @@ from ..simulated import simulated
 
 @pytest.mark.parametrize("operation", ["create", "sync-directory"])
 @simulated
-async def test_a_checkpoint_waits_until_a_file_can_be_opened(world: World, operation: str) -> None:
+async def test_a_checkpoint_waits_until_a_file_can_be_opened(world: World, *, operation: str) -> None:
     node = DiskBookie(SimDisk(world.rng), world.clock)
     bookie = await node.boot()
     await world.clock.sleep(1)

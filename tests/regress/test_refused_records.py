@@ -1,6 +1,8 @@
 """A record that the journal refuses has no effect; one with an unknown outcome ends the process."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -8,20 +10,19 @@ from tallybook.core.errors import DiskFailed, EntryAbsent, InvariantViolation, L
 from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
-from ..simulated import simulated_test
+from ..simulated import Parts, on_stage
 
 
-def on_a_bookie(body):
-    """Run the decorated test with a started bookie."""
+@asynccontextmanager
+async def started_bookie(world: World) -> AsyncIterator[Parts]:
+    node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings())
+    await node.boot()
+    await world.clock.sleep(1)
+    yield {"node": node}
+    await node.kill()
 
-    async def play(world: World, arguments: dict[str, object]) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings())
-        await node.boot()
-        await world.clock.sleep(1)
-        await body(node, **arguments)
-        await node.kill()
 
-    return simulated_test(body, {"node"}, play)
+on_a_bookie = on_stage(started_bookie)
 
 
 def refuse_next(node: DiskBookie, monkeypatch: pytest.MonkeyPatch, error: Exception, part: str = "journal") -> None:
@@ -50,7 +51,7 @@ async def after_power_loss(node: DiskBookie) -> DiskBookie:
     ids=["fence", "deletion"],
 )
 @on_a_bookie
-async def test_what_the_journal_refused_is_not_answered_when_it_is_asked_for_again(node, monkeypatch, ask, then):
+async def test_what_the_journal_refused_is_not_answered_when_it_is_asked_for_again(node, *, monkeypatch, ask, then):
     assert (await node.add(batch_of(0))).code == 0
     refuse_next(node, monkeypatch, DiskFailed("planted"))
     with pytest.raises(DiskFailed):
@@ -61,7 +62,7 @@ async def test_what_the_journal_refused_is_not_answered_when_it_is_asked_for_aga
 
 
 @on_a_bookie
-async def test_a_lac_that_the_journal_refused_is_not_returned(node, monkeypatch):
+async def test_a_lac_that_the_journal_refused_is_not_returned(node, *, monkeypatch):
     assert (await node.add(batch_of(0))).code == 0
     refuse_next(node, monkeypatch, DiskFailed("planted"))
     with pytest.raises(DiskFailed):
@@ -74,7 +75,7 @@ async def test_a_lac_that_the_journal_refused_is_not_returned(node, monkeypatch)
 
 @pytest.mark.parametrize("known", [True, False], ids=["at once", "on the slow way"])
 @on_a_bookie
-async def test_a_batch_that_the_journal_refused_is_journaled_when_it_is_sent_again(node, monkeypatch, known):
+async def test_a_batch_that_the_journal_refused_is_journaled_when_it_is_sent_again(node, *, monkeypatch, known):
     first = 0
     if known:
         assert (await node.add(batch_of(0))).code == 0
@@ -96,7 +97,7 @@ async def test_a_batch_that_the_journal_refused_is_journaled_when_it_is_sent_aga
 @pytest.mark.parametrize("known", [True, False], ids=["at once", "on the slow way"])
 @on_a_bookie
 async def test_a_defect_while_a_batch_is_handed_over_ends_the_node_and_answers_every_caller_once(
-    node, monkeypatch, known, error, part
+    node, *, monkeypatch, known, error, part
 ):
     assert (await node.add(batch_of(0))).code == 0
     node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
@@ -114,7 +115,7 @@ async def test_a_defect_while_a_batch_is_handed_over_ends_the_node_and_answers_e
 
 
 @on_a_bookie
-async def test_a_defect_while_a_fence_is_journaled_ends_the_node(node, monkeypatch):
+async def test_a_defect_while_a_fence_is_journaled_ends_the_node(node, *, monkeypatch):
     node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
     queued = node.add(batch_of(0))
     await asyncio.sleep(0.1)

@@ -67,7 +67,7 @@ async def test_ledgers_made_between_the_replacement_and_the_first_boot_count_as_
 
 @pytest.mark.parametrize("nth", range(1, 8))
 @simulated
-async def test_a_start_that_finishes_a_replacement_remembers_that_it_is_one(world: World, nth: int) -> None:
+async def test_a_start_that_finishes_a_replacement_remembers_that_it_is_one(world: World, *, nth: int) -> None:
     """The replacement is cut off at its nth rename: one for each file that it writes."""
     metadata = await predecessor(world)
     node = DiskBookie(SimDisk(SeededRng(2)), world.clock, metadata)

@@ -12,7 +12,7 @@ from ..simulated import simulated
 @pytest.mark.parametrize("error", [DiskFull, DiskFailed, RequestTimeout, InvariantViolation, OSError])
 @pytest.mark.parametrize("part", ["journals", "logs", "index"])
 @simulated
-async def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(world, monkeypatch, part, error):
+async def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(world, *, monkeypatch, part, error):
     node = DiskBookie(SimDisk(world.rng), world.clock)
     await node.boot()
     assert (await node.add(batch_of(0))).code == 0
@@ -49,7 +49,7 @@ async def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(wor
 @pytest.mark.parametrize("part", ["_pump", "logs", "index"])
 @simulated
 async def test_the_directory_is_held_until_the_process_ends_where_a_write_may_still_be_in_flight(
-    world: World, monkeypatch: pytest.MonkeyPatch, part: str, error: type[Exception] | None
+    world: World, *, monkeypatch: pytest.MonkeyPatch, part: str, error: type[Exception] | None
 ) -> None:
     node = DiskBookie(SimDisk(world.rng), world.clock)
     await node.boot()

@@ -25,9 +25,8 @@ from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamSt
 from tallybook.stream.catalog.head import StreamSegment
 from tallybook.stream.reader import reading, seek, tails
 
-from ..simulated import on_streams
 from ..support.streams import head_of, updates_refused
-from .stream_parts import filled, process
+from .stream_parts import filled, on_streams, process
 
 pytestmark = pytest.mark.usefixtures("small_chapters")
 
@@ -138,7 +137,7 @@ async def test_a_stream_ends_while_its_next_segment_is_being_made(streams, clust
 
 
 @on_streams
-async def test_what_is_appended_while_it_is_searched_for_is_found(streams: StreamStore, monkeypatch) -> None:
+async def test_what_is_appended_while_it_is_searched_for_is_found(streams: StreamStore, *, monkeypatch) -> None:
     await streams.create("s")
     async with await streams.writer("s") as writer:
         await writer.append_many(lines(5))

@@ -30,9 +30,8 @@ from tallybook.stream.releasing import LONGEST_RELEASE_SECONDS
 from tallybook.stream.retention.janitor import expired
 from tallybook.stream.writer import loss
 
-from ..simulated import on_streams
 from ..support.streams import catalog_of, head_of, updates_refused
-from .stream_parts import Outage, filled, process
+from .stream_parts import Outage, filled, on_streams, process
 
 pytestmark = pytest.mark.usefixtures("small_chapters")
 
@@ -154,7 +153,7 @@ async def retention_in_a_chapter(world: World) -> None:
 
 @pytest.mark.parametrize("cut_off_at", range(1, 7))
 @on_streams
-async def test_a_rename_that_was_cut_off_is_finished(others, cluster, cut_off_at):
+async def test_a_rename_that_was_cut_off_is_finished(others, cluster, *, cut_off_at):
     async with process(cluster, "p") as (streams, outage):
         await filled(others)
         writes = 0
@@ -250,7 +249,7 @@ async def test_a_stream_whose_open_segment_is_gone_can_be_written_again(streams:
 
 @pytest.mark.parametrize("readable", [0, 3, 9])
 @on_streams
-async def test_a_stream_whose_last_entries_are_lost_can_be_written_again(streams, readable, monkeypatch):
+async def test_a_stream_whose_last_entries_are_lost_can_be_written_again(streams, *, readable, monkeypatch):
     await left_behind(streams)
     read = LedgerReader.read_entry
 

@@ -16,8 +16,8 @@ from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.catalog.head import Head, begin_rename
 from tallybook.stream.names import CHAPTERS, SUBSCRIPTIONS
 
-from ..simulated import on_streams
 from ..support.streams import catalog_of, head_of, updates_refused
+from .stream_parts import on_streams
 
 pytestmark = pytest.mark.usefixtures("small_chapters")
 
@@ -80,7 +80,7 @@ async def test_an_abandoned_chapter_leaves_no_record_though_a_process_is_cut_off
 @pytest.mark.parametrize("readable", [[10], [9, 10], [0, 10]])
 @on_streams
 async def test_a_stream_that_has_ended_stays_so_though_the_records_before_its_end_are_lost(
-    streams: StreamStore, client: Client, cluster: MemoryCluster, readable: list[int]
+    streams: StreamStore, client: Client, cluster: MemoryCluster, *, readable: list[int]
 ) -> None:
     await streams.create("s")
     writer = await streams.writer("s")

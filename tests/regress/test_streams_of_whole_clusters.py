@@ -15,7 +15,7 @@ from tallybook.metadata.stream_use import CURSOR
 from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.stream import StreamStore
 
-from ..simulated import on_streams
+from .stream_parts import on_streams
 
 Condition = Callable[[bytes], bool]
 

@@ -11,35 +11,34 @@ from tallybook.core.errors import NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.settings import CollectionSettings
 from tallybook.repair.status.check import CopyCheck
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
 
+from ..simulated import on_stage, world_alone
 from .test_restored_metadata import CALM
 
 HOUR_SECONDS = 3600
 ENTRIES = lines(30)
 
 
-def test_a_deleted_ledger_whose_metadata_come_back_within_an_hour_is_kept_whole_for_good() -> None:
-    async def run(world: World) -> None:
-        universe = Universe(world, replace(CALM, session_seconds=60.0))
+@on_stage(world_alone, deadline_seconds=10 * HOUR_SECONDS)
+async def test_a_deleted_ledger_whose_metadata_come_back_within_an_hour_is_kept_whole_for_good(world: World) -> None:
+    universe = Universe(world, replace(CALM, session_seconds=60.0))
+    for node in universe.nodes.values():
+        node.settings = node.settings.model_copy(update={"collection": CollectionSettings()})
+        node.start()
+    try:
+        await serving(universe)
+        async with universe.workload.extra_client("client") as extra_client:
+            await undo_one_of_two(universe, extra_client.client)
+        universe.oracle.raise_violations()
+    finally:
+        await universe.workload.close()
         for node in universe.nodes.values():
-            node.settings = node.settings.model_copy(update={"collection": CollectionSettings()})
-            node.start()
-        try:
-            await serving(universe)
-            async with universe.workload.extra_client("client") as extra_client:
-                await undo_one_of_two(universe, extra_client.client)
-            universe.oracle.raise_violations()
-        finally:
-            await universe.workload.close()
-            for node in universe.nodes.values():
-                if node.process is not None:
-                    node.process.kill()
-            universe.env.bury()
-
-    run_seed(1, run, deadline_seconds=10 * HOUR_SECONDS)
+            if node.process is not None:
+                node.process.kill()
+        universe.env.bury()
 
 
 async def undo_one_of_two(universe: Universe, client: Client) -> None:

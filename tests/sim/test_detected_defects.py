@@ -19,7 +19,7 @@ from tallybook.offload.bucket.janitor import BucketJanitor
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
 from tallybook.sim import run as run_module
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.faults import nemesis
 from tallybook.sim.faults.nemesis import Nemesis, rotting
 from tallybook.sim.faults.run_configuration import configuration_of_seed
@@ -30,6 +30,8 @@ from tallybook.sim.oracle.observed_bookie import ObservedBookie
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 from tallybook.sim.workload.ledgers import Workload
 from tallybook.sim.workload.write_modes import AppendOutcome, WorkloadWriter
+
+from ..simulated import simulated
 
 
 def first_failure(seeds: Iterable[int]) -> str:
@@ -188,22 +190,20 @@ def test_a_bookie_that_keeps_what_others_have_for_ever_is_detected(monkeypatch: 
     assert first_failure(range(23, 123)).startswith("InvariantBroken: L4: ")
 
 
-def test_rot_comes_to_an_index_that_was_made_again_as_to_the_first_one() -> None:
-    async def scenario(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock)
+@simulated
+async def test_rot_comes_to_an_index_that_was_made_again_as_to_the_first_one(world: World) -> None:
+    node = DiskBookie(SimDisk(world.rng), world.clock)
 
-        async def live(first: int) -> None:
-            await node.boot()
-            for number in range(first, first + 12):
-                assert (await node.add(batch_of(number), kind=AddKind.RECOVERY)).code == 0
-                await node.bookie.flush()
-            await node.stop()
+    async def live(first: int) -> None:
+        await node.boot()
+        for number in range(first, first + 12):
+            assert (await node.add(batch_of(number), kind=AddKind.RECOVERY)).code == 0
+            await node.bookie.flush()
+        await node.stop()
 
-        await live(0)
-        assert {path.rpartition("/")[0] for path in rotting(node.disk, node.settings, "index")} == {f"{ROOT}/index"}
-        for name in await node.disk.list(f"{ROOT}/index"):
-            await node.disk.unlink(f"{ROOT}/index/{name}")
-        await live(12)
-        assert {path.rpartition("/")[0] for path in rotting(node.disk, node.settings, "index")} == {f"{ROOT}/index.1"}
-
-    run_seed(1, scenario)
+    await live(0)
+    assert {path.rpartition("/")[0] for path in rotting(node.disk, node.settings, "index")} == {f"{ROOT}/index"}
+    for name in await node.disk.list(f"{ROOT}/index"):
+        await node.disk.unlink(f"{ROOT}/index/{name}")
+    await live(12)
+    assert {path.rpartition("/")[0] for path in rotting(node.disk, node.settings, "index")} == {f"{ROOT}/index.1"}

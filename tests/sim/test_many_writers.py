@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from tallybook.client.background import client_tasks
@@ -13,10 +14,11 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import AccessDenied, BookieUnavailable, TallybookError
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import Parts, on_stage
 from .parts import hold_commits, release_commits
 
 SETTINGS = ClientSettings(add_timeout_ms=2000)
@@ -114,23 +116,16 @@ class Attempts:
         pass
 
 
-def reaching(body: Callable[[World, Attempts, BookieConnector], Awaitable[None]]) -> Callable[[], None]:
-    """Run the decorated coroutine as a test."""
+@asynccontextmanager
+async def connector(world: World) -> AsyncIterator[Parts]:
+    tasks, attempts = client_tasks("test"), Attempts()
+    slices = SlicedCallbacks(world.clock)
+    reach = BookieConnector(cast("Any", attempts), world.clock, world.rng, tasks, slices, pause_s=1.0)
+    yield {"attempts": attempts, "reach": reach}
+    await tasks.close()
 
-    def test() -> None:
-        async def play(world: World) -> None:
-            tasks, attempts = client_tasks("test"), Attempts()
-            slices = SlicedCallbacks(world.clock)
-            await body(
-                world,
-                attempts,
-                BookieConnector(cast("Any", attempts), world.clock, world.rng, tasks, slices, pause_s=1.0),
-            )
-            await tasks.close()
 
-        run_seed(1, play)
-
-    return test
+reaching = on_stage(connector)
 
 
 @reaching

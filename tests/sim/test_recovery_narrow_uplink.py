@@ -16,11 +16,12 @@ from tallybook.core.settings import ClientSettings
 from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
-from tallybook.sim.deterministic import SimNet, World, run_seed
+from tallybook.sim.deterministic import SimNet, World
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import tiny_settings
 from tallybook.wire.lanes import Lane
 
+from ..simulated import on_stage, world_alone
 from .test_recovery_write_back import hold
 
 
@@ -59,39 +60,39 @@ async def listening(world: World, cluster: MemoryCluster, net: SimNet, tasks: Ta
         (100_000, 10_000, 300),
     ],
 )
-def test_with_a_dead_member_one_behind_a_narrow_uplink_is_enough(rate: int, batch_bytes: int, batches: int) -> None:
-    async def play(world: World) -> None:
-        def fail(name: str, error: BaseException) -> None:
-            asyncio.get_running_loop().call_exception_handler({"message": name, "exception": error})
+@on_stage(world_alone, deadline_seconds=600)
+async def test_with_a_dead_member_one_behind_a_narrow_uplink_is_enough(
+    world: World, *, rate: int, batch_bytes: int, batches: int
+) -> None:
+    def fail(name: str, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler({"message": name, "exception": error})
 
-        cluster, net, tasks = MemoryCluster(world, bookies=3), SimNet(world.rng.fork("net")), Tasks("wire", fail)
-        await cluster.start()
-        infos: dict[str, BookieInfo] = {}
-        dead, *_, narrow = sorted(cluster.bookies)
-        for name, bookie in cluster.bookies.items():
-            address = await listening(world, cluster, net, tasks, name, rate if name == narrow else 0)
-            infos[name] = BookieInfo(name, address, bookie.incarnation)
+    cluster, net, tasks = MemoryCluster(world, bookies=3), SimNet(world.rng.fork("net")), Tasks("wire", fail)
+    await cluster.start()
+    infos: dict[str, BookieInfo] = {}
+    dead, *_, narrow = sorted(cluster.bookies)
+    for name, bookie in cluster.bookies.items():
+        address = await listening(world, cluster, net, tasks, name, rate if name == narrow else 0)
+        infos[name] = BookieInfo(name, address, bookie.incarnation)
 
-        async def registered() -> dict[str, BookieInfo]:
-            return infos
+    async def registered() -> dict[str, BookieInfo]:
+        return infos
 
-        shared, settings = cluster.metadata.client(), ClientSettings()
-        members = cast(Any, SimpleNamespace(bookies=registered))
-        connections = BookieConnections(net.transport("client"), members, settings, world.clock, tasks)
-        rng = world.rng.fork("client")
-        its_world = ClientWorld(shared.store, shared.membership, connections, world.clock, rng, None)
-        async with Client(its_world, settings) as client:
-            ledger = await client.create_ledger()
-            ledger.abandon()
-            for first in range(batches):
-                for name in infos:
-                    await hold(cluster, name, ledger.id, first, [bytes(batch_bytes)])
-            cluster.bookies[dead].kill()
-            del infos[dead]
-            closed = await client.recover_ledger(ledger.id)
-            assert closed.last_entry_id == batches - 1
-            assert [gap.bookie_id for gap in closed.missed] == [dead]
-        await tasks.close()
-        await cluster.stop()
-
-    run_seed(1, play, deadline_seconds=600)
+    shared, settings = cluster.metadata.client(), ClientSettings()
+    members = cast(Any, SimpleNamespace(bookies=registered))
+    connections = BookieConnections(net.transport("client"), members, settings, world.clock, tasks)
+    rng = world.rng.fork("client")
+    its_world = ClientWorld(shared.store, shared.membership, connections, world.clock, rng, None)
+    async with Client(its_world, settings) as client:
+        ledger = await client.create_ledger()
+        ledger.abandon()
+        for first in range(batches):
+            for name in infos:
+                await hold(cluster, name, ledger.id, first, [bytes(batch_bytes)])
+        cluster.bookies[dead].kill()
+        del infos[dead]
+        closed = await client.recover_ledger(ledger.id)
+        assert closed.last_entry_id == batches - 1
+        assert [gap.bookie_id for gap in closed.missed] == [dead]
+    await tasks.close()
+    await cluster.stop()

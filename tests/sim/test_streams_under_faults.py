@@ -23,6 +23,7 @@ from tallybook.stream import Gap, Position, StreamStore, StreamWriter
 from tallybook.stream.catalog import head
 
 from ..sampling import sample
+from ..simulated import on_stage, world_alone
 from ..support.streams import catalog_of, head_of
 from .parts import restart
 
@@ -205,13 +206,10 @@ def test_confirmed_records_exist_once_and_in_order(seed: int) -> None:
     run_seed(seed, lambda world: Play(world).run(), deadline_seconds=20_000)
 
 
-def test_the_faults_of_these_seeds_do_happen() -> None:
+@on_stage(world_alone, deadline_seconds=20000)
+async def test_the_faults_of_these_seeds_do_happen(world: World) -> None:
     """Each seed has at least one takeover, otherwise it would prove nothing."""
-
-    async def play(world: World) -> None:
-        found = Play(world)
-        await found.run()
-        assert found.takeovers > WRITERS
-        assert found.chapters > 0
-
-    run_seed(1, play, deadline_seconds=20_000)
+    found = Play(world)
+    await found.run()
+    assert found.takeovers > WRITERS
+    assert found.chapters > 0

@@ -22,13 +22,15 @@ from tallybook.core.errors import TallybookError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import SimDisk, SimNet, World, run_seed
+from tallybook.sim.deterministic import SimDisk, SimNet, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, tiny_settings
 from tallybook.sim.upgrade.fixture import WIRE_SUFFIX
 from tallybook.sim.upgrade.wire_play import CLIENT_ID, NAMES, PER_BATCH, SETTLED, SETTLED_BATCHES, play
 from tallybook.wire import messages as wire
 from tallybook.wire.lanes import Lane
 from tallybook.wire.versions import SPOKEN
+
+from ..simulated import on_stage, world_alone
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(path.name.removesuffix(WIRE_SUFFIX) for path in FIXTURES.glob(f"*{WIRE_SUFFIX}"))
@@ -106,26 +108,25 @@ class RecordedTransport:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_the_client_makes_of_what_bookies_of_earlier_releases_answer_what_their_clients_made_of_it(name):
+@on_stage(world_alone, deadline_seconds=600)
+async def test_the_client_makes_of_what_bookies_of_earlier_releases_answer_what_their_clients_made_of_it(
+    world: World, *, name
+) -> None:
     recording = Recording(name)
+    transport, tasks = RecordedTransport(recording), client_tasks("play")
 
-    async def scenario(world: World) -> None:
-        transport, tasks = RecordedTransport(recording), client_tasks("play")
+    async def open_connection(boot: int = recording.life.boot, cluster_id: str = recording.cluster_id):
+        return await open_bookie(
+            transport, "recorded", bookie_id=recording.bookie_id, expected=recording.life._replace(boot=boot),
+            settings=ClientSettings(), tasks=tasks, cluster_id=cluster_id, client_id=CLIENT_ID,
+            load=ClientLoad(world.clock),
+        )  # fmt: skip
 
-        async def open_connection(boot: int = recording.life.boot, cluster_id: str = recording.cluster_id):
-            return await open_bookie(
-                transport, "recorded", bookie_id=recording.bookie_id, expected=recording.life._replace(boot=boot),
-                settings=ClientSettings(), tasks=tasks, cluster_id=cluster_id, client_id=CLIENT_ID,
-                load=ClientLoad(world.clock),
-            )  # fmt: skip
+    async def settle() -> None:
+        """The ledger is closed already in the recording."""
 
-        async def settle() -> None:
-            """The ledger is closed already in the recording."""
-
-        assert await play(open_connection, recording.ids, recording.key, settle) == recording.results
-        await tasks.close()
-
-    run_seed(1, scenario, deadline_seconds=600)
+    assert await play(open_connection, recording.ids, recording.key, settle) == recording.results
+    await tasks.close()
 
 
 # --- their client, our bookie -----------------------------------------------------------------------------------------
@@ -180,42 +181,39 @@ def meaning(lane: Lane, who: str, number: int, message: bytes) -> object:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_the_bookie_answers_clients_of_earlier_releases_as_their_bookies_did(name):
+@on_stage(world_alone, deadline_seconds=600)
+async def test_the_bookie_answers_clients_of_earlier_releases_as_their_bookies_did(world: World, *, name) -> None:
     recording = Recording(name)
-
-    async def scenario(world: World) -> None:
-        settled = {recording.ids[SETTLED]: ConfirmedPrefix(SETTLED_BATCHES * PER_BATCH - 1, closed=True)}
-        metadata = KnownMetadata(verifiers=recording.verifiers, confirmed_prefixes=settled)
-        node = DiskBookie(SimDisk(world.rng), world.clock, metadata, tiny_settings())
-        failures: list[str] = []
-        tasks = Tasks("service", lambda task, error: failures.append(f"{task}: {error!r}"))
-        store = Relived(await node.boot(), recording)
-        settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
-        service = BookieService(store, settings, world.clock, tasks, recording.cluster_id, failures.append)
-        net = SimNet(world.rng.fork("net"))
-        listener = await net.transport("bookie").listen("bookie:1", service.accept)
-        streams, heard = {}, defaultdict(int)
-        for number, lane, who, message in recording.events:
-            if number not in streams:
-                transport = net.transport("client")
-                streams[number] = await transport.connect("bookie:1", lane, timeout_seconds=1.0)
-            at = heard[number, who]
-            heard[number, who] += 1
-            if who == "client":
-                await streams[number].send(message)
-                continue
-            async with asyncio.timeout(ANSWER_SECONDS):
-                found = await streams[number].receive()
-            assert meaning(lane, who, at, found) == meaning(lane, who, at, message), f"stream {number}, message {at}"
-        for stream in streams.values():
-            await stream.close()
-        await world.clock.sleep(10)
-        await listener.close(0)
-        await tasks.close()
-        await node.stop()
-        assert failures == node.failures == []
-
-    run_seed(1, scenario, deadline_seconds=600)
+    settled = {recording.ids[SETTLED]: ConfirmedPrefix(SETTLED_BATCHES * PER_BATCH - 1, closed=True)}
+    metadata = KnownMetadata(verifiers=recording.verifiers, confirmed_prefixes=settled)
+    node = DiskBookie(SimDisk(world.rng), world.clock, metadata, tiny_settings())
+    failures: list[str] = []
+    tasks = Tasks("service", lambda task, error: failures.append(f"{task}: {error!r}"))
+    store = Relived(await node.boot(), recording)
+    settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
+    service = BookieService(store, settings, world.clock, tasks, recording.cluster_id, failures.append)
+    net = SimNet(world.rng.fork("net"))
+    listener = await net.transport("bookie").listen("bookie:1", service.accept)
+    streams, heard = {}, defaultdict(int)
+    for number, lane, who, message in recording.events:
+        if number not in streams:
+            transport = net.transport("client")
+            streams[number] = await transport.connect("bookie:1", lane, timeout_seconds=1.0)
+        at = heard[number, who]
+        heard[number, who] += 1
+        if who == "client":
+            await streams[number].send(message)
+            continue
+        async with asyncio.timeout(ANSWER_SECONDS):
+            found = await streams[number].receive()
+        assert meaning(lane, who, at, found) == meaning(lane, who, at, message), f"stream {number}, message {at}"
+    for stream in streams.values():
+        await stream.close()
+    await world.clock.sleep(10)
+    await listener.close(0)
+    await tasks.close()
+    await node.stop()
+    assert failures == node.failures == []
 
 
 def test_the_first_version_of_the_protocol_is_still_spoken():

@@ -1,8 +1,6 @@
 """Test bench of the journal alone, on a simulated disk."""
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
 
 from tallybook.bookie.journal.format import BatchRecord, JournalRecord
 from tallybook.bookie.journal.journal import Journal, RecoveredJournal
@@ -11,7 +9,7 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import Latency, SimClock, SimDisk, World, run_once
+from tallybook.sim.deterministic import SimClock, SimDisk
 
 DIRECTORY = "/data/journal"
 SETTINGS = JournalSettings(segment_bytes=16 * KIB, segment_count=4, max_commit_bytes=8 * KIB, seal_after_ms=50)
@@ -66,16 +64,3 @@ class JournalBench:
 def batch(number: int, size: int = 100) -> BatchRecord:
     """A record of ``size`` bytes that contains its number."""
     return BatchRecord(number.to_bytes(4, "big") * (size // 4))
-
-
-def simulate(
-    scenario: Callable[[JournalBench], Coroutine[Any, Any, None]], latency: Latency | None = None, **settings: object
-) -> None:
-    """Run ``scenario`` on an empty disk."""
-    chosen = SETTINGS.model_copy(update=settings)
-
-    async def world(_world: World) -> None:
-        disk = SimDisk(SeededRng(3), latency=latency or Latency(0.0003, 0.0))
-        await scenario(JournalBench(disk, chosen))
-
-    run_once(5, world)

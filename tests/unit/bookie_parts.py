@@ -1,61 +1,48 @@
-"""Tests of one bookie on a simulated disk: a decorator that boots it, and common steps.
+"""Tests of one bookie on a simulated disk: a stage that boots it, and common steps.
 
 @on_a_bookie(write_cache_bytes=64 * KIB)
 async def test_something(node, world): ...
 """
 
 import asyncio
-import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, tiny_settings
+
+from ..simulated import Parts, on_stage
 
 JOURNAL = "journal/segment"
 """Part of the path of the files of the journal."""
 
 
-def on_a_bookie(
+@asynccontextmanager
+async def booted(
+    world: World,
     *,
-    seed: int = 1,
-    shuffle: bool = False,
-    clean: bool = True,
     metadata: Callable[[], KnownMetadata] = KnownMetadata,
+    clean: bool = True,
     read_cache_bytes: int | None = None,
     **tiny: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Run the decorated coroutine as a test, on a booted bookie and, if it wants that, its ``world``.
-
-    The bookie must stop in order afterwards, and must not have failed, unless ``clean`` is false.
-    """
-
+) -> AsyncIterator[Parts]:
+    """A running bookie, which must stop in order afterwards unless ``clean`` is false."""
     settings = tiny_settings(**tiny)
     if read_cache_bytes is not None:
         storage = settings.storage.model_copy(update={"read_cache_bytes": read_cache_bytes})
         settings = settings.model_copy(update={"storage": storage})
+    node = DiskBookie(SimDisk(world.rng), world.clock, metadata(), settings)
+    await node.boot()
+    await world.clock.sleep(1)  # the journal has made all its segments by then
+    yield {"node": node}
+    if clean:
+        await node.stop()
+        assert node.failures == []
 
-    def decorate(body: Callable[..., Any]) -> Callable[..., None]:
-        parameters = inspect.signature(body).parameters
 
-        def test(**others: Any) -> None:
-            async def run(world: World) -> None:
-                node = DiskBookie(SimDisk(world.rng), world.clock, metadata(), settings)
-                await node.boot()
-                await world.clock.sleep(1)  # the journal has made all its segments by then
-                await body(node, **others, **({"world": world} if "world" in parameters else {}))
-                if clean:
-                    await node.stop()
-                    assert node.failures == []
-
-            run_seed(seed, run, deadline_seconds=3600, shuffle=shuffle)
-
-        asked = [each for name, each in parameters.items() if name not in ("node", "world")]
-        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
-        test.__doc__ = body.__doc__
-        return test
-
-    return decorate
+on_a_bookie = partial(on_stage, booted, deadline_seconds=3600)
 
 
 def hold_journal(node: DiskBookie, seconds: float = 30.0) -> None:

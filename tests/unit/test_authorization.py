@@ -3,7 +3,8 @@
 import asyncio
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +34,9 @@ from tallybook.core.errors import (
 )
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security.own_rights import OwnPermissions
-from tallybook.sim.deterministic.world import World, run_seed
+from tallybook.sim.deterministic.world import World
+
+from ..simulated import Parts, on_stage, simulated
 
 ASK = (Permission.ADMINISTER, "bookie drain", ["b3"])
 
@@ -85,16 +88,14 @@ async def test_bookies_are_asked_until_one_says(cannot):
     assert await authorize(Bookies(**many(cannot), b3=None), *ASK) == ("b3", False)
 
 
-def test_bookies_that_hang_cost_a_second_each_and_all_of_them_no_more_than_there_is_for_all():
-    async def play(world: World) -> None:
-        began = world.clock.monotonic()
-        assert (await authorize(Bookies(**many(HANGS, 4), b3=None), *ASK)).by == "b3"
-        assert world.clock.monotonic() - began <= 4 * HEDGE_SECONDS
-        began = world.clock.monotonic()
-        assert await authorize(Bookies(**many(HANGS)), *ASK) == (None, False)
-        assert world.clock.monotonic() - began == pytest.approx(TOTAL_SECONDS)
-
-    run_seed(1, play)
+@simulated
+async def test_bookies_that_hang_cost_a_second_each_and_all_of_them_no_more_than_there_is_for_all(world: World) -> None:
+    began = world.clock.monotonic()
+    assert (await authorize(Bookies(**many(HANGS, 4), b3=None), *ASK)).by == "b3"
+    assert world.clock.monotonic() - began <= 4 * HEDGE_SECONDS
+    began = world.clock.monotonic()
+    assert await authorize(Bookies(**many(HANGS)), *ASK) == (None, False)
+    assert world.clock.monotonic() - began == pytest.approx(TOTAL_SECONDS)
 
 
 @pytest.mark.parametrize("bookies", [Bookies(), Bookies(b1=OLD, b2=AWAY)])
@@ -181,24 +182,21 @@ YES, NONE, NO = AuthorizationAnswer("b1"), AuthorizationAnswer(None), AccessDeni
 CHANGE = "writing record a"
 
 
-def guarded(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run the decorated coroutine as a test in a world, with a maker of guards that get the given answers."""
+@asynccontextmanager
+async def guards(world: World) -> AsyncIterator[Parts]:
+    """A maker of guards that get the given answers."""
+    tasks = client_tasks("test")
 
-    def test() -> None:
-        async def played(world: World) -> None:
-            tasks = client_tasks("test")
+    def guard(*answers: AuthorizationAnswer | Exception, **more: bool) -> WriteGuard:
+        return WriteGuard("ada.example.org", world.clock, tasks, Asked(*answers), **more)
 
-            def guard(*answers: AuthorizationAnswer | Exception, **more: bool) -> WriteGuard:
-                return WriteGuard("ada.example.org", world.clock, tasks, Asked(*answers), **more)
+    try:
+        yield {"guard": guard}
+    finally:
+        await tasks.close()
 
-            try:
-                await body(world, guard)
-            finally:
-                await tasks.close()
 
-        run_seed(1, played)
-
-    return test
+guarded = on_stage(guards)
 
 
 @guarded
@@ -264,16 +262,14 @@ async def test_the_role_in_a_certificate_counts_only_where_bookies_are_too_old_t
             await guard(answer, by_role=by_role)(CHANGE)
 
 
-def test_a_change_that_waits_for_a_bookie_ends_with_its_client():
-    async def play(world: World) -> None:
-        tasks = client_tasks("test")
-        guard = WriteGuard("ada.example.org", world.clock, tasks, Asked(HANGS))
-        waiting = asyncio.create_task(guard(CHANGE))
-        await world.clock.sleep(1)
-        await tasks.close()
-        with pytest.raises(HandleClosed, match="writing record a was not done"):
-            await waiting
-        with pytest.raises(HandleClosed):
-            await guard(CHANGE)
-
-    run_seed(1, play)
+@simulated
+async def test_a_change_that_waits_for_a_bookie_ends_with_its_client(world: World) -> None:
+    tasks = client_tasks("test")
+    guard = WriteGuard("ada.example.org", world.clock, tasks, Asked(HANGS))
+    waiting = asyncio.create_task(guard(CHANGE))
+    await world.clock.sleep(1)
+    await tasks.close()
+    with pytest.raises(HandleClosed, match="writing record a was not done"):
+        await waiting
+    with pytest.raises(HandleClosed):
+        await guard(CHANGE)

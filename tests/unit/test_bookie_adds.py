@@ -75,7 +75,7 @@ async def test_while_the_metadata_is_away_known_ledgers_go_on_and_new_ones_get_a
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 @on_a_bookie()
-async def test_any_kind_of_buffer_is_taken_stored_and_compared_by_its_bytes(node, kind):
+async def test_any_kind_of_buffer_is_taken_stored_and_compared_by_its_bytes(node, *, kind):
     for flushed in (False, True):
         assert (await node.add(kind(batch_of(0, 5)))).code == 0
         assert (await node.add(batch_of(0, 5))).code == 0
@@ -88,7 +88,7 @@ async def test_any_kind_of_buffer_is_taken_stored_and_compared_by_its_bytes(node
 
 @pytest.mark.parametrize("kind", [AddKind.RECOVERY, AddKind.REPAIR])
 @on_a_bookie()
-async def test_what_is_held_is_acked_to_a_recovery_or_a_repair_also_where_the_limit_was_lowered_below_it(node, kind):
+async def test_what_is_held_is_acked_to_a_recovery_or_a_repair_also_where_the_limit_was_lowered_below_it(node, *, kind):
     large, journal = bytes(12 * KIB), node.settings.journal
     node.metadata.confirmed_prefixes[1] = ConfirmedPrefix(0, closed=True)
     assert (await node.add(batch_of(0, payload=large))).code == 0
@@ -142,7 +142,7 @@ async def test_j30_a_slow_journal_bounds_what_is_in_flight_and_says_busy_with_a_
 @pytest.mark.parametrize(("held_s", "least", "most"), [(0.5, 200, 300), (30.0, MAX_RETRY_MS, MAX_RETRY_MS)])
 @on_a_bookie(admission=AdmissionSettings(max_inflight_bytes=LIMIT))
 async def test_a_refused_caller_gets_the_bounded_delay_after_which_half_of_the_queue_is_done(
-    node, world, held_s, least, most
+    node, world, *, held_s, least, most
 ):
     await node.add(batch_of(0))
     hold_journal(node, held_s)
@@ -205,7 +205,7 @@ async def test_recovery_adds_and_fences_are_taken_while_ordinary_adds_are_busy(n
 @pytest.mark.parametrize(("held_s", "last"), [(0.5, 0), (5.0, BUSY)])
 @on_a_bookie(admission=AdmissionSettings(max_cache_wait_ms=1_000, max_queue_age_ms=60_000))
 async def test_adds_that_wait_for_space_in_the_journal_are_woken_by_its_commits_or_refused_in_time(
-    node, world, held_s, last
+    node, world, *, held_s, last
 ):
     hold_journal(node, held_s)
     began = world.clock.monotonic()
@@ -219,7 +219,7 @@ async def test_adds_that_wait_for_space_in_the_journal_are_woken_by_its_commits_
 
 
 @on_a_bookie(admission=AdmissionSettings(max_cache_wait_ms=60_000))
-async def test_an_add_that_leaves_without_the_room_it_was_woken_for_passes_it_on(node, world, monkeypatch):
+async def test_an_add_that_leaves_without_the_room_it_was_woken_for_passes_it_on(node, world, *, monkeypatch):
     fenced, other = (node.add(batch_of(0, ledger_id=ledger_id)) for ledger_id in (2, 3))
     space_bytes = 0
     monkeypatch.setattr(Admission, "journal_takes", lambda _, size, *, recovery: size <= space_bytes)
@@ -276,7 +276,7 @@ async def test_j08_while_both_buffers_are_full_adds_wait_then_say_busy_and_go_on
 
 
 @on_a_bookie(write_cache_bytes=64 * KIB)
-async def test_j08_adds_that_wait_for_space_are_bounded_in_number(node, world, monkeypatch):
+async def test_j08_adds_that_wait_for_space_are_bounded_in_number(node, world, *, monkeypatch):
     monkeypatch.setattr(adds_module, "MAX_WAITING_ADDS", 5)
     node.disk.fail("sync", "entrylog", error=None, delay_seconds=20)
     answers = [node.add(batch_of(number, payload=bytes(2 * KIB))) for number in range(60)]

@@ -53,7 +53,9 @@ async def test_j01_j04_the_mark_moves_last_when_logs_and_index_are_durable(node)
 
 @pytest.mark.parametrize("slow", [LOGS, INDEX])
 @on_a_bookie()
-async def test_j01_while_one_part_is_slow_the_mark_stays_and_killing_the_process_then_loses_nothing(node, world, slow):
+async def test_j01_while_one_part_is_slow_the_mark_stays_and_killing_the_process_then_loses_nothing(
+    node, world, *, slow
+):
     batches = await fill(node, 3)
     node.disk.fail("sync", slow, error=None, delay_seconds=60)
     asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -107,7 +109,7 @@ async def test_a_replay_larger_than_the_write_cache_spills_and_loses_nothing(nod
 @pytest.mark.parametrize(("operation", "part"), [("write", LOGS), ("sync", LOGS), ("create", LOGS), ("write", INDEX),
                                                  ("sync", INDEX), ("write", MARK)])  # fmt: skip
 @on_a_bookie()
-async def test_j12_j26_a_checkpoint_that_fails_ends_the_node_and_nothing_acked_is_lost(node, world, operation, part):
+async def test_j12_j26_a_checkpoint_that_fails_ends_the_node_and_nothing_acked_is_lost(node, world, *, operation, part):
     batches = await fill(node, 3)
     node.disk.fail(operation, part)
     began = world.clock.monotonic()
@@ -212,7 +214,7 @@ async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
 
 
 @on_a_bookie()
-async def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_goes_on(node, world, caplog):
+async def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_goes_on(node, world, *, caplog):
     assert (await node.add(batch_of(0, ledger_id=1))).code == 0
     assert (await node.add(batch_of(0, ledger_id=2))).code == 0
     await node.bookie.flush()

@@ -87,7 +87,7 @@ async def test_f02_adds_that_wait_for_anything_when_the_fence_arrives_are_refuse
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("flushed", [False, True])
 @on_a_bookie()
-async def test_f04_a_fence_survives_losing_power_right_after_its_answer(node, held, flushed):
+async def test_f04_a_fence_survives_losing_power_right_after_its_answer(node, *, held, flushed):
     for number in range(held):
         await node.add(batch_of(number))
     fenced = await node.bookie.fence(1, b"")
@@ -124,7 +124,7 @@ async def test_f05_a_fence_works_on_a_full_disk_and_a_read_only_bookie_and_survi
 
 @pytest.mark.parametrize("verifier", [b"", key_verifier(b"right")])
 @on_a_bookie()
-async def test_f06_fencing_a_ledger_never_met_creates_its_state_with_its_key(node, verifier):
+async def test_f06_fencing_a_ledger_never_met_creates_its_state_with_its_key(node, *, verifier):
     key = b"right" if verifier else b""
     node.metadata.verifiers = {1: verifier}
     assert await node.bookie.fence(1, key) == FenceAnswer(NO_ENTRY, NO_ENTRY)
@@ -140,7 +140,7 @@ async def test_f06_fencing_a_ledger_never_met_creates_its_state_with_its_key(nod
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("kind", ["fence", "recovery read", "second fence"])
 @on_a_bookie()
-async def test_f07_no_answer_to_a_fence_leaves_before_it_is_durable(node, world, kind, held):
+async def test_f07_no_answer_to_a_fence_leaves_before_it_is_durable(node, world, *, kind, held):
     if held:
         await node.add(batch_of(0))
     hold_journal(node, 5.0)
@@ -193,7 +193,7 @@ async def test_f07_a_fence_of_a_fenced_ledger_waits_for_recovery_adds_taken_befo
 
 @pytest.mark.parametrize("flushed", [False, True])
 @on_a_bookie()
-async def test_j09_an_explicit_lac_survives_losing_power_and_never_falls(node, flushed):
+async def test_j09_an_explicit_lac_survives_losing_power_and_never_falls(node, *, flushed):
     await node.add(batch_of(0, 10))
     await node.bookie.write_lac(1, 9, b"")
     if flushed:
@@ -216,7 +216,7 @@ async def test_an_explicit_lac_returns_only_when_it_is_durable_also_where_it_was
 
 
 @on_a_bookie()
-async def test_long_polls_are_bounded_woken_by_a_stop_and_leave_nothing_behind(node, world, monkeypatch):
+async def test_long_polls_are_bounded_woken_by_a_stop_and_leave_nothing_behind(node, world, *, monkeypatch):
     monkeypatch.setattr(lacs, "MAX_WAITERS", 3)
     polls = [asyncio.ensure_future(node.bookie.wait_lac(1, 5, 60_000)) for _ in range(5)]
     await asyncio.sleep(0)

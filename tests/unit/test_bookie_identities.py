@@ -35,7 +35,7 @@ ENDS: dict[str, Callable[[DiskBookie], Awaitable[None]]] = {
 @pytest.mark.parametrize("met_by", ["an add", "a fence", "an explicit LAC"])
 @on_a_bookie(metadata=identified)
 async def test_after_a_restart_beside_restored_metadata_the_new_ledger_is_refused_and_the_old_one_served(
-    node, kept, met_by
+    node, *, kept, met_by
 ):
     if met_by == "an add":
         assert await add(node, batch_of(0), OLD) == 0
@@ -72,7 +72,7 @@ async def test_a_ledger_that_an_earlier_version_met_is_taken_for_any(node):
 
 @pytest.mark.parametrize("index", ["kept", "lost"])
 @on_a_bookie(metadata=identified)
-async def test_a_pass_of_garbage_collection_gives_an_identity_to_a_ledger_that_is_held_without(node, index):
+async def test_a_pass_of_garbage_collection_gives_an_identity_to_a_ledger_that_is_held_without(node, *, index):
     node.metadata.identities.clear()
     assert await add(node, batch_of(0), b"") == 0
     await node.stop()

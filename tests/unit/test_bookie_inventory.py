@@ -55,7 +55,7 @@ async def test_what_is_held_is_reported_across_the_write_cache_a_running_checkpo
 @pytest.mark.parametrize("flushed", [0, 4, 9])
 @pytest.mark.parametrize("max_ranges", [2, 100])
 @on_a_bookie(metadata=closed)
-async def test_pages_of_what_is_held_have_all_of_it_wherever_it_lies(node, flushed, max_ranges, monkeypatch):
+async def test_pages_of_what_is_held_have_all_of_it_wherever_it_lies(node, *, flushed, max_ranges, monkeypatch):
     monkeypatch.setattr(held_module, "MAX_BATCHES", 3)
     monkeypatch.setattr(held_module, "MAX_RANGES", max_ranges)
     monkeypatch.setattr(present_rows, "MAX_FIND_ROWS", 2)

@@ -28,7 +28,7 @@ async def test_an_identical_resend_waits_for_the_first_copy_that_is_still_queued
 
 @pytest.mark.parametrize("flushed", [False, True])
 @on_a_bookie()
-async def test_a_resend_after_a_restart_is_acked_without_being_stored_again(node, flushed):
+async def test_a_resend_after_a_restart_is_acked_without_being_stored_again(node, *, flushed):
     await node.add(batch_of(0, 5))
     if flushed:
         await node.bookie.flush()
@@ -42,7 +42,7 @@ async def test_a_resend_after_a_restart_is_acked_without_being_stored_again(node
 @pytest.mark.parametrize("recovery", [False, True])
 @pytest.mark.parametrize(("first", "count"), [(0, 10), (5, 3), (9, 4), (0, 11), (0, 1)])
 @on_a_bookie()
-async def test_other_bytes_under_held_ids_are_a_conflict(node, flushed, recovery, first, count):
+async def test_other_bytes_under_held_ids_are_a_conflict(node, *, flushed, recovery, first, count):
     await node.add(batch_of(0, 10))
     if flushed:
         await node.bookie.flush()
@@ -70,7 +70,7 @@ async def test_a_batch_that_is_being_flushed_while_its_resend_looks_into_the_ind
 
 
 @on_a_bookie()
-async def test_an_index_lookup_made_stale_by_a_flush_is_repeated(node, monkeypatch):
+async def test_an_index_lookup_made_stale_by_a_flush_is_repeated(node, *, monkeypatch):
     await node.add(batch_of(0, 5))
     look = FlushedBatches.overlapping
 
@@ -90,7 +90,7 @@ async def test_an_index_lookup_made_stale_by_a_flush_is_repeated(node, monkeypat
 
 
 @on_a_bookie()
-async def test_a_batch_that_comes_late_asks_the_index_only_where_something_was_flushed_behind_it(node, monkeypatch):
+async def test_a_batch_that_comes_late_asks_the_index_only_where_something_was_flushed_behind_it(node, *, monkeypatch):
     look, looks = FlushedBatches.overlapping, []
 
     async def counted_look(

@@ -77,7 +77,7 @@ async def test_a_read_that_is_traced_says_where_its_batches_were_and_what_was_lo
 @pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize("max_bytes", [0, 1, 1500, 2600, 5000, 1 << 30])
 @on_a_bookie(read_cache_bytes=0)
-async def test_a_run_keeps_to_its_bytes_and_gives_one_batch_at_least(node, flushed, max_bytes):
+async def test_a_run_keeps_to_its_bytes_and_gives_one_batch_at_least(node, *, flushed, max_bytes):
     batches = await add(node, *range(0, 60, 10))
     if flushed:
         await node.bookie.flush()
@@ -88,7 +88,7 @@ async def test_a_run_keeps_to_its_bytes_and_gives_one_batch_at_least(node, flush
 
 @pytest.mark.parametrize("flushed", [False, True])
 @on_a_bookie(read_cache_bytes=0)
-async def test_no_read_ever_jumps_a_gap(node, flushed):
+async def test_no_read_ever_jumps_a_gap(node, *, flushed):
     batches = await add(node, 0, 10, 30)
     if flushed:
         await node.bookie.flush()
@@ -101,7 +101,7 @@ async def test_no_read_ever_jumps_a_gap(node, flushed):
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 5), (5, 4), (0, 2**63), (2**63, 2**63)])
 @on_a_bookie(read_cache_bytes=0)
-async def test_a_range_that_is_none_is_an_error_of_the_caller(node, first, last):
+async def test_a_range_that_is_none_is_an_error_of_the_caller(node, *, first, last):
     with pytest.raises(InvalidArgument):
         await node.bookie.read_batches(1, first, last, 1)
 
@@ -138,7 +138,7 @@ async def test_a_repair_puts_the_good_bytes_in_place_of_damaged_ones_and_an_ordi
 
 @pytest.mark.parametrize("part", ["entrylog", "changes.log"])
 @on_a_bookie(read_cache_bytes=0)
-async def test_a_disk_that_refuses_to_read_is_unknown_and_not_absent(node, part):
+async def test_a_disk_that_refuses_to_read_is_unknown_and_not_absent(node, *, part):
     batches = await add(node, 0)
     await node.bookie.flush()
     node.disk.fail("read", part, times=100)
@@ -162,7 +162,7 @@ async def test_a_missing_entry_log_is_unknown(node):
 
 @pytest.mark.parametrize("flushed", [False, True])
 @on_a_bookie(read_cache_bytes=0)
-async def test_a_damaged_state_row_puts_its_ledger_in_limbo_and_leaves_the_others_alone(node, flushed):
+async def test_a_damaged_state_row_puts_its_ledger_in_limbo_and_leaves_the_others_alone(node, *, flushed):
     await add(node, 0)
     await node.add(batch_of(0, ledger_id=2))
     await node.bookie.flush()

@@ -1,7 +1,9 @@
 """Repair and inspection of a bookie on a simulated disk: accepted copies, inventory, and entry locations."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -24,37 +26,27 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import SECTOR_BYTES
-from tallybook.sim.deterministic import SimDisk, World, run_seed
-from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.deterministic import World
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
+from ..simulated import Parts, on_stage
+from .bookie_parts import booted
 from .limbo_parts import reboot_in_limbo
-from .staging import staged
 
-Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 OPEN, CLOSED, GROWN, GONE = 1, 2, 3, 4
 """Ledgers: open and at its beginning, closed at entry 9, in its second fragment from entry 10 on, not there."""
 ALL = (-1, -1)
 
 
-def play(scenario: Scenario, *, clean: bool = True) -> None:
-    async def run(world: World) -> None:
-        metadata = KnownMetadata(
-            verifiers=dict.fromkeys((OPEN, CLOSED, GROWN), b""),
-            open_to_all=False,
-            confirmed_prefixes={CLOSED: ConfirmedPrefix(9, closed=True), GROWN: ConfirmedPrefix(9, closed=False)},
-        )
-        node = DiskBookie(SimDisk(world.rng), world.clock, metadata, tiny_settings())
-        await node.boot()
-        await world.clock.sleep(1)
-        await scenario(node, world)
-        if clean:
-            await node.stop()
-            assert node.failures == []
-
-    run_seed(1, run, deadline_seconds=3600)
+def ledgers() -> KnownMetadata:
+    return KnownMetadata(
+        verifiers=dict.fromkeys((OPEN, CLOSED, GROWN), b""),
+        open_to_all=False,
+        confirmed_prefixes={CLOSED: ConfirmedPrefix(9, closed=True), GROWN: ConfirmedPrefix(9, closed=False)},
+    )
 
 
-on_a_bookie = staged(play)()
+on_a_bookie = partial(on_stage, booted, deadline_seconds=3600, metadata=ledgers)
 
 
 def batch(first: int, count: int = 1, *, ledger_id: int = CLOSED, payload: bytes = b"entry") -> bytes:
@@ -86,14 +78,14 @@ def rot(node: DiskBookie, row: IndexRow) -> None:
 # -- the metadata instead of a key ------------------------------------------------------------
 
 
-@on_a_bookie
+@on_a_bookie()
 async def test_the_key_that_opens_a_ledger_opens_no_way_for_a_repair_of_its_end(node, world):
     assert (await node.add(batch(10, ledger_id=GROWN))).code == 0
     assert await repair(node, batch(11, ledger_id=GROWN)) == Unauthorized.wire_code
     assert await repair(node, batch(10, ledger_id=GROWN)) == Unauthorized.wire_code, "held already, even so"
 
 
-@on_a_bookie
+@on_a_bookie()
 async def test_while_the_metadata_are_away_nothing_of_a_repair_is_taken(node, world):
     node.metadata.away = True
     assert await repair(node, batch(0, 5)) == MetadataUnavailable.wire_code
@@ -107,8 +99,8 @@ async def test_while_the_metadata_are_away_nothing_of_a_repair_is_taken(node, wo
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@on_a_bookie
-async def test_a_repair_does_not_open_a_ledger_with_a_key_to_those_without(node, world, restarts):
+@on_a_bookie()
+async def test_a_repair_does_not_open_a_ledger_with_a_key_to_those_without(node, world, *, restarts):
     """The first batch of a ledger records its verifier: that of the metadata, although no key came with it."""
     node.metadata.verifiers[CLOSED] = b"v" * 32
     assert await repair(node, batch(0, 5)) == 0
@@ -118,7 +110,7 @@ async def test_a_repair_does_not_open_a_ledger_with_a_key_to_those_without(node,
     assert (await node.add(batch(5), b"")).code == Unauthorized.wire_code
 
 
-@on_a_bookie
+@on_a_bookie()
 async def test_a_repair_is_taken_by_a_read_only_bookie_in_the_lane_of_recoveries(node, world):
     node.bookie.set_read_only(True)
     call = node.add(batch(0, 5), kind=AddKind.REPAIR)
@@ -132,8 +124,8 @@ async def test_a_repair_is_taken_by_a_read_only_bookie_in_the_lane_of_recoveries
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@on_a_bookie
-async def test_f12_a_repair_leaves_a_fence_where_it_is(node, world, restarts):
+@on_a_bookie()
+async def test_f12_a_repair_leaves_a_fence_where_it_is(node, world, *, restarts):
     await node.bookie.fence(GROWN, b"")
     assert await repair(node, batch(0, 10, ledger_id=GROWN)) == 0
     if restarts:
@@ -145,8 +137,8 @@ async def test_f12_a_repair_leaves_a_fence_where_it_is(node, world, restarts):
 
 
 @pytest.mark.parametrize("state", ["deleted", "dropped", "dropped, then started again"])
-@on_a_bookie
-async def test_f12_a_repair_brings_no_deleted_ledger_back_with_any_metadata(node, world, state):
+@on_a_bookie()
+async def test_f12_a_repair_brings_no_deleted_ledger_back_with_any_metadata(node, world, *, state):
     assert await repair(node, batch(0, 5)) == 0
     await node.bookie.flush()
     await node.bookie.delete_ledger(CLOSED)
@@ -168,7 +160,7 @@ async def test_f12_a_repair_brings_no_deleted_ledger_back_with_any_metadata(node
         await read(node, 0)
 
 
-@on_a_bookie
+@on_a_bookie()
 async def test_f12_a_deletion_while_the_metadata_are_asked_keeps_a_repair_out(node, world):
     ask = node.metadata.confirmed_prefix_of
 
@@ -188,8 +180,8 @@ async def test_f12_a_deletion_while_the_metadata_are_asked_keeps_a_repair_out(no
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-@on_a_bookie
-async def test_other_bytes_than_those_held_are_a_conflict_and_the_same_are_done(node, world, flushed):
+@on_a_bookie()
+async def test_other_bytes_than_those_held_are_a_conflict_and_the_same_are_done(node, world, *, flushed):
     assert await repair(node, batch(2, 5)) == 0
     if flushed:
         await node.bookie.flush()
@@ -201,20 +193,19 @@ async def test_other_bytes_than_those_held_are_a_conflict_and_the_same_are_done(
     assert await read(node, 4) == batch(2, 5)
 
 
-def damaged_copies(scenario: Scenario) -> None:
+@asynccontextmanager
+async def damaged_copies(world: World) -> AsyncIterator[Parts]:
     """Three batches in entry logs, each in one of its own; the second one is rotten."""
-
-    async def with_damage(node: DiskBookie, world: World) -> None:
+    async with booted(world, metadata=ledgers) as parts:
+        node = parts["node"]
         for first in (0, 3, 6):
             assert await repair(node, batch(first, 3, payload=b"x" * 700)) == 0
             await node.bookie.flush()
         rot(node, await row_of(node, 3))
-        await scenario(node, world)
-
-    play(with_damage)
+        yield parts
 
 
-on_damaged_copies = staged(damaged_copies)()
+on_damaged_copies = on_stage(damaged_copies)
 
 
 @on_damaged_copies
@@ -270,7 +261,9 @@ async def test_a_copy_whose_log_is_lost_is_replaced(node, world):
 
 
 @on_damaged_copies
-async def test_a_batch_that_moves_while_it_is_looked_for_on_the_disk_is_not_taken_for_damaged(node, world, monkeypatch):
+async def test_a_batch_that_moves_while_it_is_looked_for_on_the_disk_is_not_taken_for_damaged(
+    node, world, *, monkeypatch
+):
     async def no_row(*_ids: int) -> None:
         return None
 
@@ -287,7 +280,7 @@ async def test_a_batch_that_moves_while_it_is_looked_for_on_the_disk_is_not_take
 
 
 @on_damaged_copies
-async def test_a_copy_that_cannot_be_read_for_want_of_files_is_not_replaced(node, world, monkeypatch):
+async def test_a_copy_that_cannot_be_read_for_want_of_files_is_not_replaced(node, world, *, monkeypatch):
     async def no_files(*_rows: object) -> list[bytes]:
         raise EntryUnknown("not now") from OutOfFiles("too many files")
 
@@ -311,17 +304,15 @@ async def test_a_page_of_damage_is_empty_only_where_there_is_no_more(node, world
 # -- limbo ------------------------------------------------------------------------------------
 
 
-def in_limbo(scenario: Scenario) -> None:
+@asynccontextmanager
+async def in_limbo(world: World) -> AsyncIterator[Parts]:
     """A bookie that took the place of another one: all its ledgers may miss something."""
-
-    async def replaced(node: DiskBookie, world: World) -> None:
-        await reboot_in_limbo(node, below=100)
-        await scenario(node, world)
-
-    play(replaced, clean=False)
+    async with booted(world, metadata=ledgers, clean=False) as parts:
+        await reboot_in_limbo(parts["node"], below=100)
+        yield parts
 
 
-on_limbo = staged(in_limbo)()
+on_limbo = on_stage(in_limbo)
 
 
 @on_limbo
@@ -367,7 +358,7 @@ async def test_the_end_of_limbo_is_answered_when_it_is_durable_also_to_a_second_
 # -- tracing ----------------------------------------------------------------------------------
 
 
-@on_a_bookie
+@on_a_bookie()
 async def test_a_copy_is_traced_to_every_place_where_it_is(node, world):
     good = batch(0, 5)
     await repair(node, good)
@@ -413,7 +404,7 @@ async def test_what_may_have_been_lost_is_traced_as_unknown_and_what_was_not_as_
     assert (trace.verdict, trace.fenced, trace.first_entry_id, trace.last_entry_id) == ("absent", True, -1, -1)
 
 
-@staged(play)(clean=False)
+@on_a_bookie(clean=False)
 async def test_a_bookie_that_is_not_enrolled_yet_says_that_every_ledger_may_be_in_limbo(node, world):
     await reboot_in_limbo(node, below=100, registered=False)
     assert (await node.bookie.status()).limbo_below == MAX_ID

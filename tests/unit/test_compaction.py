@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,44 +19,24 @@ from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.http.endpoints import EndpointRequest
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import SimClock, SimDisk, World, run_seed
-from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.deterministic import SimClock
+from tallybook.sim.deterministic.world import DAY_SECONDS
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
-from .staging import staged
+from ..simulated import on_stage
+from .bookie_parts import booted
 
-Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 DROPPED, KEPT = 1, 2
 SIZE = 1000
 
 
-def play(
-    scenario: Scenario,
-    *,
-    below: int = 50,
-    garbage: int = 100,
-    interval_ms: int = 0,
-    bytes_per_second: int = 0,
-    failed: bool = False,
-) -> None:
-    async def run(world: World) -> None:
-        settings = tiny_settings(
-            entry_log_bytes=16 * KIB,
-            compact_below_percent=below,
-            compact_above_garbage_percent=garbage,
-            collect_interval_ms=interval_ms,
-        )
-        collection = settings.collection.model_copy(update={"compact_bytes_per_second": bytes_per_second})
-        settings = settings.model_copy(update={"collection": collection})
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
-        await node.boot()
-        await scenario(node, world)
-        await node.stop()
-        assert bool(node.failures) == failed
-
-    run_seed(1, run, deadline_seconds=10 * 86_400)
-
-
-played = staged(play)
+compacting = partial(
+    on_stage,
+    booted,
+    deadline_seconds=10 * DAY_SECONDS,
+    entry_log_bytes=16 * KIB,
+    compact_below_percent=50,
+)
 
 
 def batch(ledger_id: int, entry_id: int) -> bytes:
@@ -103,7 +83,7 @@ def copied(node: DiskBookie) -> int:
     return node.bookie.stats()["compacted_bytes_total"]
 
 
-@played()
+@compacting()
 async def test_live_entries_move_out_of_mostly_dead_logs_and_their_space_is_freed(node, world):
     kept = await fill(node, range(40))
     before = set((await rows(node)).values())
@@ -120,7 +100,7 @@ async def test_live_entries_move_out_of_mostly_dead_logs_and_their_space_is_free
     assert await rows(node) == after
 
 
-@played()
+@compacting()
 async def test_what_counts_moves_out_of_logs_whose_footers_are_damaged(node, world):
     kept = await fill(node, range(40))
     before = set((await rows(node)).values())
@@ -138,7 +118,7 @@ async def test_what_counts_moves_out_of_logs_whose_footers_are_damaged(node, wor
         await node.boot()
 
 
-@played()
+@compacting()
 async def test_what_lasts_is_written_apart_from_what_is_new(node, world):
     kept = await fill(node, range(16))
     await drop(node)
@@ -149,7 +129,7 @@ async def test_what_lasts_is_written_apart_from_what_is_new(node, world):
     await holds(node, kept)
 
 
-@played(below=5)
+@compacting(compact_below_percent=5)
 async def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at(node, world):
     kept = await fill(node, range(20), one_in=2)
     await drop(node)
@@ -162,7 +142,7 @@ async def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at(
     await holds(node, kept)
 
 
-@played(below=5, garbage=25)
+@compacting(compact_below_percent=5, compact_above_garbage_percent=25)
 async def test_logs_of_which_much_counts_are_copied_at_once_where_much_of_the_whole_is_garbage(node, world):
     kept = await fill(node, range(20), one_in=2)
     await drop(node)
@@ -175,7 +155,7 @@ async def test_logs_of_which_much_counts_are_copied_at_once_where_much_of_the_wh
     assert copied(node) == moved, "what is left is within the bound"
 
 
-@played(below=0, garbage=25)
+@compacting(compact_below_percent=0, compact_above_garbage_percent=25)
 async def test_a_bookie_that_is_to_copy_nothing_copies_nothing_however_much_is_garbage(node, world):
     kept = await fill(node, range(20), one_in=2)
     await drop(node)
@@ -183,7 +163,7 @@ async def test_a_bookie_that_is_to_copy_nothing_copies_nothing_however_much_is_g
     await holds(node, kept)
 
 
-@played(below=5, interval_ms=86400000)
+@compacting(compact_below_percent=5, collect_interval_ms=86400000)
 async def test_a_bookie_whose_checkpoints_find_no_space_copies_out_of_logs_of_which_much_counts_at_once(node, world):
     kept = await fill(node, range(20), one_in=2)
     await drop(node)
@@ -195,7 +175,7 @@ async def test_a_bookie_whose_checkpoints_find_no_space_copies_out_of_logs_of_wh
     await holds(node, [*kept, len(kept)])
 
 
-@played()
+@compacting()
 async def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go(node, world):
     kept = await fill(node, range(40))
     row = (await node.parts.index.find_range(KEPT, kept[0], kept[0], 1))[0]
@@ -218,7 +198,7 @@ async def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the
     await holds(node, kept)
 
 
-@played()
+@compacting()
 async def test_e08_what_has_moved_is_not_copied_again_by_the_next_life(node, world):
     kept = await fill(node, range(16))
     node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
@@ -244,7 +224,7 @@ async def test_e08_what_has_moved_is_not_copied_again_by_the_next_life(node, wor
     await holds(node, kept)
 
 
-@played()
+@compacting()
 async def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts(node, world):
     kept = await fill(node, range(16))
     node.disk.fail("write", "changes.log", error=None, delay_seconds=60, nth=2)
@@ -265,7 +245,7 @@ async def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts
     await holds(node, kept)
 
 
-@played()
+@compacting()
 async def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted(node, world):
     kept = await fill(node, range(2))
     [only] = node.parts.logs.log_ids
@@ -277,7 +257,7 @@ async def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted(n
     await holds(node, [*kept, 1_000])
 
 
-@played()
+@compacting()
 async def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_index_yet(node, world):
     for entry_id in range(4):
         await add(node, batch(DROPPED, entry_id))
@@ -306,7 +286,7 @@ async def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_ind
     await holds(node, [0])
 
 
-@played(bytes_per_second=1000)
+@compacting(compact_bytes_per_second=1000)
 async def test_copies_are_made_at_the_pace_that_is_set(node, world):
     await fill(node, range(40))
     began = world.clock.monotonic()
@@ -315,7 +295,7 @@ async def test_copies_are_made_at_the_pace_that_is_set(node, world):
     assert world.clock.monotonic() - began >= copied(node) / 1_000
 
 
-@played(below=5)
+@compacting(compact_below_percent=5)
 async def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwards_the_rest(node, world):
     kept = await fill(node, range(40))
     for entry_id in range(40, 60):
@@ -337,7 +317,7 @@ async def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwar
     await holds(node, kept)
 
 
-@played()
+@compacting()
 async def test_a_log_that_is_still_written_is_finished_early_once_compaction_is_resumed(node, world):
     logs = node.parts.logs
     for entry_id in range(58):
@@ -357,8 +337,8 @@ async def test_a_log_that_is_still_written_is_finished_early_once_compaction_is_
     await holds(node, [0])
 
 
-@played()
-async def test_a_running_pass_ends_after_its_current_log_when_compaction_is_suspended(node, world, monkeypatch):
+@compacting()
+async def test_a_running_pass_ends_after_its_current_log_when_compaction_is_suspended(node, world, *, monkeypatch):
     kept = await fill(node, range(60))
     compact, compacted = Compaction.compact, list[int]()
 
@@ -376,7 +356,7 @@ async def test_a_running_pass_ends_after_its_current_log_when_compaction_is_susp
     assert len(compacted) == 2
 
 
-@played()
+@compacting()
 async def test_the_endpoints_suspend_compaction_and_say_so(node, world):
     endpoints = BookieEndpoints(node.settings, lambda: None, lambda: node.bookie)
     table = {(each.method, each.path): each for each in endpoints.table()}
@@ -394,7 +374,7 @@ async def test_the_endpoints_suspend_compaction_and_say_so(node, world):
         assert node.bookie.compaction_suspended is suspended
 
 
-@played()
+@compacting()
 async def test_a_full_disk_stops_copying_and_loses_nothing(node, world):
     kept = await fill(node, range(40))
     node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
@@ -436,7 +416,7 @@ def test_a_log_that_is_written_is_finished_early_where_it_would_be_copied() -> N
     assert worth_finishing(LogUsage(9, 1000, 0), [], CompactionLimits(0.0))
 
 
-@played()
+@compacting()
 async def test_no_space_to_finish_a_log_keeps_no_dead_log_from_going(node, world):
     logs = node.parts.logs
     for entry_id in range(60):

@@ -16,7 +16,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.stage.disk_bookie import KnownMetadata
 
-from .staging import simulated
+from ..simulated import simulated
 
 BOOKIES = ("b1", "b2", "b3")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +20,9 @@ from tallybook.gateway.console.tails import (
     TailCache,
 )
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
-from .staging import staged
+from ..simulated import Parts, on_stage
 
 
 class Store:
@@ -68,24 +68,22 @@ def streams(*names: str) -> list[Any]:
     ]
 
 
-def play(scenario: Callable[[World, Store, TailCache], Awaitable[None]]) -> None:
-    async def whole(world: World) -> None:
-        tasks = Tasks("tails", lambda name, error: None)
-        store = Store(world)
-        try:
-            await scenario(world, store, TailCache(store, world.clock, tasks))  # type: ignore[arg-type]
-        finally:
-            await tasks.close()
-        assert store.users == 0
-        assert sorted(store.ended) == sorted(store.asked)
-
-    run_seed(1, whole)
+@asynccontextmanager
+async def new_tails(world: World) -> AsyncIterator[Parts]:
+    tasks = Tasks("tails", lambda name, error: None)
+    store = Store(world)
+    try:
+        yield {"store": store, "tails": TailCache(store, world.clock, tasks)}  # type: ignore[arg-type]
+    finally:
+        await tasks.close()
+    assert store.users == 0
+    assert sorted(store.ended) == sorted(store.asked)
 
 
-played = staged(play, 3)
+with_tails = on_stage(new_tails)
 
 
-@played()
+@with_tails
 async def test_an_end_is_kept_for_a_while_and_then_asked_anew(world, store, tails):
     assert await tails.of(streams("a", "b")) == {"id-a": StreamTail(42, None, 0), "id-b": StreamTail(42, None, 0)}
     await world.clock.sleep(CACHE_SECONDS - 1)
@@ -96,7 +94,7 @@ async def test_an_end_is_kept_for_a_while_and_then_asked_anew(world, store, tail
     assert store.asked == ["a", "b", "a"]
 
 
-@played()
+@with_tails
 async def test_old_values_that_are_not_refreshed_are_left_out(world, store, tails):
     await tails.of(streams("a"))
     store.seconds = 1e6
@@ -108,7 +106,7 @@ async def test_old_values_that_are_not_refreshed_are_left_out(world, store, tail
     assert await tails.of(streams("a")) == {}
 
 
-@played()
+@with_tails
 async def test_one_poll_of_a_stream_serves_all_requests_and_completes_without_waiters(world, store, tails):
     store.seconds = WAIT_SECONDS + 2
     assert await asyncio.gather(*(tails.of(streams("a")) for _ in range(5))) == [{}] * 5
@@ -120,7 +118,7 @@ async def test_one_poll_of_a_stream_serves_all_requests_and_completes_without_wa
     assert store.asked == ["a"]
 
 
-@played()
+@with_tails
 async def test_few_streams_are_polled_at_once_for_any_number_of_requests_and_a_hanging_poll_ends(world, store, tails):
     store.seconds = 1e6
     pages = [streams(*(f"{page}-{each}" for each in range(50))) for page in range(3)]
@@ -133,13 +131,13 @@ async def test_few_streams_are_polled_at_once_for_any_number_of_requests_and_a_h
     assert len(await tails.of(streams("new"))) == 1
 
 
-@played()
+@with_tails
 async def test_an_end_that_cannot_be_read_is_unknown(world, store, tails):
     store.fails = BookieUnavailable("away", outcome=Outcome.NOT_DONE)
     assert await tails.of(streams("a")) == {"id-a": StreamTail()}
 
 
-@played()
+@with_tails
 async def test_a_defect_is_raised_to_the_caller_and_the_next_request_polls_again(world, store, tails):
     store.fails = InvariantViolation("it cannot be")
     with pytest.raises(InvariantViolation, match="it cannot be"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +18,9 @@ from tallybook.metadata.store import BookieInfo, Incarnation
 from tallybook.repair.bookie_survey import BookieSurvey
 from tallybook.repair.status.overview import ClusterSurvey, LedgerCensus, LedgerCounts
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
-from .staging import staged
+from ..simulated import Parts, on_stage
 
 NAMES = ("b1", "b2", "b3")
 STATUS = BookieStatus(False, 0.5, 8_000, 0, 0, 0.0, 0, 0, 0, 0, 0, 1.0)
@@ -75,28 +76,26 @@ async def no_round(store: Any) -> dict[str, object]:
     return {}
 
 
-def play(scenario: Callable[[World, Cluster, ClusterView], Awaitable[None]]) -> None:
-    async def whole(world: World) -> None:
-        cluster, tasks = Cluster(world), Tasks("view", lambda name, error: None)
-        make_overview = SimpleNamespace(clock=world.clock, connections=cluster, membership=cluster, store=None)
-        view = ClusterView(SimpleNamespace(world=make_overview), cluster, tasks)  # type: ignore[arg-type]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster_view, "survey", cluster.survey)
-            patch.setattr(cluster_view, "census", cluster.census)
-            patch.setattr(cluster_view, "last_pass", no_round)
-            patch.setattr(cluster_view.DiagnosisTracker, "note", lambda *_: None)
-            try:
-                await scenario(world, cluster, view)
-            finally:
-                await tasks.close()
-
-    run_seed(1, whole)
+@asynccontextmanager
+async def new_view(world: World) -> AsyncIterator[Parts]:
+    cluster, tasks = Cluster(world), Tasks("view", lambda name, error: None)
+    make_overview = SimpleNamespace(clock=world.clock, connections=cluster, membership=cluster, store=None)
+    view = ClusterView(SimpleNamespace(world=make_overview), cluster, tasks)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_view, "survey", cluster.survey)
+        patch.setattr(cluster_view, "census", cluster.census)
+        patch.setattr(cluster_view, "last_pass", no_round)
+        patch.setattr(cluster_view.DiagnosisTracker, "note", lambda *_: None)
+        try:
+            yield {"cluster": cluster, "view": view}
+        finally:
+            await tasks.close()
 
 
-played = staged(play, 3)
+with_view = on_stage(new_view)
 
 
-@played()
+@with_view
 async def test_a_request_for_one_bookie_waits_for_all_polls_at_once(world, cluster, view):
     cluster.hangs = True
     began = world.clock.monotonic()
@@ -105,7 +104,7 @@ async def test_a_request_for_one_bookie_waits_for_all_polls_at_once(world, clust
     assert world.clock.monotonic() - began == pytest.approx(FIRST_WAIT_SECONDS)
 
 
-@played()
+@with_view
 async def test_a_census_goes_by_what_bookies_have_said_a_moment_ago(world, cluster, view):
     for _ in range(60):
         await view.overview()
@@ -116,7 +115,7 @@ async def test_a_census_goes_by_what_bookies_have_said_a_moment_ago(world, clust
     assert cluster.asked <= 62
 
 
-@played()
+@with_view
 async def test_a_census_asks_bookies_itself_where_what_they_have_said_is_old(world, cluster, view):
     await view.overview()
     await world.clock.sleep(3_600)
@@ -127,8 +126,8 @@ async def test_a_census_asks_bookies_itself_where_what_they_have_said_is_old(wor
     assert len(cluster.counted) >= 2
 
 
-@played()
-async def test_a_cluster_is_called_healthy_only_once_its_ledgers_are_counted(world, cluster, view, monkeypatch):
+@with_view
+async def test_a_cluster_is_called_healthy_only_once_its_ledgers_are_counted(world, cluster, view, *, monkeypatch):
     async def census(*_: object) -> LedgerCensus:
         await world.clock.sleep(60)
         return LedgerCensus({}, LedgerCounts(complete=True))

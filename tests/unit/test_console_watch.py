@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.gateway.console.polling import IDLE_SECONDS, ClusterPoller, PollResult
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
-from .staging import staged
+from ..simulated import Parts, on_stage
 
 
 class Looks:
@@ -32,21 +34,18 @@ class Looks:
         return self.taken
 
 
-def play(scenario: Callable[[World, Looks, ClusterPoller[int]], Awaitable[None]], seconds: float = 0.0) -> None:
-    async def whole(world: World) -> None:
-        tasks = Tasks("watch", lambda name, error: None)
-        looks = Looks(world, seconds)
-        try:
-            await scenario(
-                world, looks, ClusterPoller("it", looks, world.clock, tasks, min_interval_seconds=1.0, pause_ratio=4.0)
-            )
-        finally:
-            await tasks.close()
-
-    run_seed(1, whole)
+@asynccontextmanager
+async def new_watch(world: World, seconds: float = 0.0) -> AsyncIterator[Parts]:
+    tasks = Tasks("watch", lambda name, error: None)
+    looks = Looks(world, seconds)
+    watch = ClusterPoller("it", looks, world.clock, tasks, min_interval_seconds=1.0, pause_ratio=4.0)
+    try:
+        yield {"looks": looks, "watch": watch}
+    finally:
+        await tasks.close()
 
 
-played = staged(play, 3)
+watching = partial(on_stage, new_watch)
 
 
 async def wait(watch: ClusterPoller[int], seconds: float) -> PollResult[int] | None:
@@ -54,7 +53,7 @@ async def wait(watch: ClusterPoller[int], seconds: float) -> PollResult[int] | N
     return watch.known()
 
 
-@played(seconds=10.0)
+@watching(seconds=10.0)
 async def test_a_request_gets_the_last_result_at_once_with_its_age(world, looks, watch):
     assert watch.poll() is None
     assert watch.age_ms() is None
@@ -67,7 +66,7 @@ async def test_a_request_gets_the_last_result_at_once_with_its_age(world, looks,
     assert watch.poll().what == 2, "what takes ten seconds is followed by a pause of forty"
 
 
-@played(seconds=10.0)
+@watching(seconds=10.0)
 async def test_a_cancelled_request_does_not_end_the_poll(world, looks, watch):
     for _ in range(3):
         asking = asyncio.ensure_future(wait(watch, 60))
@@ -78,7 +77,7 @@ async def test_a_cancelled_request_does_not_end_the_poll(world, looks, watch):
     assert watch.poll().what == 1
 
 
-@played()
+@watching()
 async def test_polling_stops_without_requests_and_the_next_request_waits_briefly_for_a_new_result(world, looks, watch):
     assert (await wait(watch, 5)).what == 1
     await world.clock.sleep(IDLE_SECONDS * 10)
@@ -88,13 +87,13 @@ async def test_polling_stops_without_requests_and_the_next_request_waits_briefly
     assert watch.age_ms() < 1_000
 
 
-@played(seconds=100.0)
+@watching(seconds=100.0)
 async def test_no_request_waits_longer_than_its_timeout(world, looks, watch):
     assert await wait(watch, 3) is None
     assert world.clock.monotonic() < 4
 
 
-@played()
+@watching()
 async def test_if_nothing_was_ever_found_the_reason_is_raised(world, looks, watch):
     looks.fails = MetadataUnavailable("nobody answers")
     with pytest.raises(MetadataUnavailable, match="nobody answers"):

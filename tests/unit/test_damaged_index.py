@@ -1,6 +1,8 @@
 """A bookie with a damaged index: it answers UNKNOWN there, accepts good copies, and works otherwise."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -11,13 +13,13 @@ from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import DamagedBatch, EntryRange, HeldAnswer
 from tallybook.core.errors import EntryAbsent, EntryUnknown, NoSuchLedger
 from tallybook.core.limits import KIB
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import World
 from tallybook.sim.memory_bookie.index import MemoryIndex
-from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of
 
-from .staging import staged
+from ..simulated import Parts, on_stage
+from .bookie_parts import booted
 
-Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 LEDGER, OTHER = 2, 3
 FIRSTS = (0, 2, 4, 8)
 """Batches of two entries; entries 6 and 7 are others' business."""
@@ -25,26 +27,22 @@ PERIOD_S = 3_600
 UNKNOWN = EntryUnknown.wire_code
 
 
-def play(scenario: Scenario, *, scrub_period_s: int = 0, compact_below_percent: int = 0) -> None:
-    async def run(world: World) -> None:
-        metadata = KnownMetadata(confirmed_prefixes={each: ConfirmedPrefix(9, closed=True) for each in (LEDGER, OTHER)})
-        settings = tiny_settings(
-            entry_log_bytes=4 * KIB, scrub_period_s=scrub_period_s, compact_below_percent=compact_below_percent
-        )
-        node = DiskBookie(SimDisk(world.rng), world.clock, metadata, settings)
-        await node.boot()
+def closed() -> KnownMetadata:
+    return KnownMetadata(confirmed_prefixes={each: ConfirmedPrefix(9, closed=True) for each in (LEDGER, OTHER)})
+
+
+@asynccontextmanager
+async def bookie_with_rows(world: World, **tiny: int) -> AsyncIterator[Parts]:
+    async with booted(world, metadata=closed, entry_log_bytes=4 * KIB, **tiny) as parts:
+        node = parts["node"]
         for ledger_id in (LEDGER, OTHER):
             for first in FIRSTS:
                 assert (await node.add(batch(first, ledger_id))).code == 0
         await node.bookie.flush()
-        await scenario(node, world)
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, run, deadline_seconds=40 * PERIOD_S)
+        yield parts
 
 
-played = staged(play)
+with_rows = partial(on_stage, bookie_with_rows, deadline_seconds=40 * PERIOD_S)
 
 
 def batch(first: int, ledger_id: int = LEDGER, *, count: int = 2, payload: bytes = b"x") -> bytes:
@@ -78,7 +76,7 @@ async def known(node: DiskBookie) -> list[DamagedBatch]:
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
-@played()
+@with_rows()
 async def test_the_range_of_a_damaged_row_is_neither_held_nor_absent_and_all_else_is_reported(node, world):
     damage(node, 2)
     assert await node.bookie.held(LEDGER, 0, 9) == HeldAnswer(
@@ -89,7 +87,7 @@ async def test_the_range_of_a_damaged_row_is_neither_held_nor_absent_and_all_els
     assert (await node.bookie.held(OTHER, 0, 9)).limbo is False
 
 
-@played()
+@with_rows()
 async def test_entries_in_an_unreadable_part_of_the_index_are_not_held_and_all_else_is_reported(node, world):
     lose(node, (LEDGER, 3), (LEDGER, 8))
     assert await node.bookie.held(LEDGER, 0, 9) == HeldAnswer((EntryRange(0, 3), EntryRange(8, 9)), 9, limbo=True)
@@ -99,7 +97,7 @@ async def test_entries_in_an_unreadable_part_of_the_index_are_not_held_and_all_e
     assert ledgers.complete
 
 
-@played(scrub_period_s=PERIOD_S)
+@with_rows(scrub_period_s=PERIOD_S)
 async def test_a_scrub_passes_over_a_part_of_the_index_that_cannot_be_read_and_says_so(node, world):
     lose(node, (LEDGER, 3), (OTHER, 1))
     damage(node, 8, OTHER)
@@ -109,7 +107,7 @@ async def test_a_scrub_passes_over_a_part_of_the_index_that_cannot_be_read_and_s
     assert [each[:2] for each in await known(node)] == [(OTHER, 8)]
 
 
-@played()
+@with_rows()
 async def test_an_index_of_which_a_part_is_damaged_is_made_again_by_the_next_start_and_serves_until_then(node, world):
     lose(node, (LEDGER, 3), (OTHER, 1))
     await node.parts.scrub.run_pass()
@@ -129,8 +127,10 @@ async def test_an_index_of_which_a_part_is_damaged_is_made_again_by_the_next_sta
 
 
 @pytest.mark.parametrize("why", ["a damaged row", "the device refuses"])
-@played()
-async def test_an_index_is_not_made_again_for_a_damaged_row_or_for_what_the_device_refuses_just_now(node, world, why):
+@with_rows()
+async def test_an_index_is_not_made_again_for_a_damaged_row_or_for_what_the_device_refuses_just_now(
+    node, world, *, why
+):
     if why == "a damaged row":
         damage(node, 4)
     else:
@@ -145,8 +145,8 @@ async def test_an_index_is_not_made_again_for_a_damaged_row_or_for_what_the_devi
 
 
 @pytest.mark.parametrize("how", ["repair", "recovery"])
-@played()
-async def test_a_good_copy_is_put_over_a_damaged_row(node, world, how):
+@with_rows()
+async def test_a_good_copy_is_put_over_a_damaged_row(node, world, *, how):
     damage(node, 2)
     with pytest.raises(EntryUnknown):
         await read(node, 3)
@@ -161,7 +161,7 @@ async def test_a_good_copy_is_put_over_a_damaged_row(node, world, how):
     assert (await node.bookie.status()).damaged_batches == 0
 
 
-@played()
+@with_rows()
 async def test_a_copy_of_a_neighbour_is_taken_beside_a_damaged_row_and_does_not_cover_it(node, world):
     damage(node, 4)
     assert (await node.add(batch(6), kind=AddKind.REPAIR)).code == 0
@@ -171,7 +171,7 @@ async def test_a_copy_of_a_neighbour_is_taken_beside_a_damaged_row_and_does_not_
         await read(node, 5)
 
 
-@played()
+@with_rows()
 async def test_a_damaged_row_in_the_middle_of_a_batch_that_a_repair_brings_goes(node, world):
     assert (await node.add(batch(7, count=1), kind=AddKind.REPAIR)).code == 0
     await node.bookie.flush()
@@ -184,7 +184,7 @@ async def test_a_damaged_row_in_the_middle_of_a_batch_that_a_repair_brings_goes(
     assert (await node.bookie.held(LEDGER, 0, 9)) == HeldAnswer((EntryRange(0, 9),), 9, limbo=False)
 
 
-@played()
+@with_rows()
 async def test_a_copy_for_a_part_that_cannot_be_read_is_refused_since_it_could_not_be_found_again(node, world):
     lose(node, (LEDGER, 2), (LEDGER, 4))
     for kind in (AddKind.REPAIR, AddKind.RECOVERY):
@@ -192,13 +192,13 @@ async def test_a_copy_for_a_part_that_cannot_be_read_is_refused_since_it_could_n
     assert (await node.add(batch(6), kind=AddKind.REPAIR)).code == 0
 
 
-@played()
+@with_rows()
 async def test_an_ordinary_add_is_not_put_over_a_damaged_row(node, world):
     damage(node, 2)
     assert (await node.add(batch(2))).code == UNKNOWN
 
 
-@played()
+@with_rows()
 async def test_the_last_row_of_a_ledger_is_damaged_at_a_start_and_its_limbo_ends_when_a_repair_was_here(node, world):
     await node.stop()
     await node.boot()
@@ -218,7 +218,7 @@ async def test_the_last_row_of_a_ledger_is_damaged_at_a_start_and_its_limbo_ends
 # -- what goes on ------------------------------------------------------------------------------------------------------
 
 
-@played(compact_below_percent=90)
+@with_rows(compact_below_percent=90)
 async def test_garbage_is_collected_beside_a_part_of_the_index_that_cannot_be_read(node, world):
     garbage, last = 5, 6
     for ledger_id in (garbage, last):
@@ -245,7 +245,7 @@ async def test_garbage_is_collected_beside_a_part_of_the_index_that_cannot_be_re
             assert await read(node, first, ledger_id) == batch(first, ledger_id)
 
 
-@played(compact_below_percent=90)
+@with_rows(compact_below_percent=90)
 async def test_a_log_of_which_a_row_is_damaged_stays_until_it_is_repaired_and_others_go(node, world):
     row = await index_of(node).find(LEDGER, 2)
     assert row is not None
@@ -259,16 +259,15 @@ async def test_a_log_of_which_a_row_is_damaged_stays_until_it_is_repaired_and_ot
         assert await read(node, first) == batch(first)
 
 
-def test_ledgers_are_told_apart_in_pages_beside_a_part_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@with_rows()
+async def test_ledgers_are_told_apart_in_pages_beside_a_part_that_cannot_be_read(
+    node: DiskBookie, world: World, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tallybook.bookie.gc.collector.PAGE_LEDGERS", 2)
-
-    async def scenario(node: DiskBookie, world: World) -> None:
-        for ledger_id in range(10, 20):
-            assert (await node.add(batch(0, ledger_id))).code == 0
-            node.metadata.dispositions[ledger_id] = LedgerDisposition.RELEASED
-        await node.bookie.flush()
-        lose(node, (12, 0), (15, 0))
-        await node.bookie.collect()
-        assert node.bookie.stats()["ledgers_dropped_total"] == 7
-
-    play(scenario)
+    for ledger_id in range(10, 20):
+        assert (await node.add(batch(0, ledger_id))).code == 0
+        node.metadata.dispositions[ledger_id] = LedgerDisposition.RELEASED
+    await node.bookie.flush()
+    lose(node, (12, 0), (15, 0))
+    await node.bookie.collect()
+    assert node.bookie.stats()["ledgers_dropped_total"] == 7

@@ -10,7 +10,7 @@ import pytest
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.deterministic import Leak, SimClock, Stuck, Unhandled, World, run_once, run_seed, run_untraced
 
-from .staging import simulated
+from ..simulated import simulated
 
 
 def test_days_pass_at_once_and_exactly_and_time_stands_still_while_there_is_work():

@@ -1,7 +1,9 @@
 """The simulated network: delays, clogs, partitions, resets and kills; and the guarantees of streams."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -10,21 +12,15 @@ from tallybook.runtime.transport import MessageStream
 from tallybook.sim.deterministic import SimNet, Unhandled, World, run_seed
 from tallybook.wire.lanes import Lane
 
-from .staging import staged
-
-Scenario = Callable[[World, SimNet], Awaitable[None]]
+from ..simulated import Parts, on_stage
 
 
-def simulate(scenario: Scenario, *, seed: int = 1, **settings: object) -> str:
-    """Run ``scenario`` on a network of its own and return the trace digest."""
-
-    async def main(world: World) -> None:
-        await scenario(world, SimNet(world.rng, **settings))  # type: ignore[arg-type]
-
-    return run_seed(seed, main, deadline_seconds=1000).digest
+@asynccontextmanager
+async def network(world: World, **settings: object) -> AsyncIterator[Parts]:
+    yield {"net": SimNet(world.rng, **settings)}  # type: ignore[arg-type]
 
 
-simulated = staged(simulate)
+on_a_network = partial(on_stage, network, deadline_seconds=1000)
 
 
 async def echo(_lane: Lane, stream: MessageStream) -> None:
@@ -69,7 +65,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % index for index in range(count)]
 
 
-@simulated()
+@on_a_network()
 async def test_a_message_takes_the_links_delay_each_way(world, net):
     await net.transport("bookie").listen("bookie", echo)
     stream = await connect(net)
@@ -81,7 +77,7 @@ async def test_a_message_takes_the_links_delay_each_way(world, net):
     assert world.loop.time() - before == pytest.approx(1.25, abs=1e-3)
 
 
-@simulated()
+@on_a_network()
 async def test_a_clog_delays_everything_and_loses_nothing(world, net):
     sink = Sink()
     await net.transport("bookie").listen("bookie", sink)
@@ -95,7 +91,7 @@ async def test_a_clog_delays_everything_and_loses_nothing(world, net):
     assert sink.received == numbers(10)
 
 
-@simulated()
+@on_a_network()
 async def test_a_cut_that_heals_before_it_is_noticed_loses_nothing(world, net):
     await net.transport("bookie").listen("bookie", echo)
     stream = await connect(net)
@@ -113,8 +109,8 @@ async def test_a_cut_that_heals_before_it_is_noticed_loses_nothing(world, net):
 
 
 @pytest.mark.parametrize("direction", [("client", "bookie"), ("bookie", "client")])
-@simulated()
-async def test_a_lasting_cut_either_way_breaks_the_stream_at_both_ends(world, net, direction):
+@on_a_network()
+async def test_a_lasting_cut_either_way_breaks_the_stream_at_both_ends(world, net, *, direction):
     sink = Sink()
     await net.transport("bookie").listen("bookie", sink)
     stream = await connect(net)
@@ -131,7 +127,7 @@ async def test_a_lasting_cut_either_way_breaks_the_stream_at_both_ends(world, ne
     assert net.stream_count == 0
 
 
-@simulated()
+@on_a_network()
 async def test_nothing_connects_across_a_cut_and_everything_does_after_it_heals(world, net):
     await net.transport("bookie").listen("bookie", echo)
     for direction in (("client", "bookie"), ("bookie", "client")):
@@ -149,7 +145,7 @@ async def test_nothing_connects_across_a_cut_and_everything_does_after_it_heals(
     assert net.stream_count == 0  # those that were given up before they were accepted are gone as well
 
 
-@simulated()
+@on_a_network()
 async def test_a_partition_separates_two_groups_and_neither_within(world, net):
     names = ["a", "b", "c", "d"]
     for name in names:
@@ -168,7 +164,7 @@ async def test_a_partition_separates_two_groups_and_neither_within(world, net):
 def test_a_reset_loses_some_of_what_was_in_flight_but_never_from_the_middle() -> None:
     arrived: list[int] = []
 
-    async def scenario(_world: World, net: SimNet) -> None:
+    async def scenario(net: SimNet) -> None:
         sink = Sink()
         await net.transport("bookie").listen("bookie", sink)
         stream = await connect(net)
@@ -190,13 +186,13 @@ def test_a_reset_loses_some_of_what_was_in_flight_but_never_from_the_middle() ->
         assert net.stream_count == 0
 
     for seed in range(30):
-        simulate(scenario, seed=seed, delay_seconds=(0.01, 0.02))
+        on_a_network(seed=seed, delay_seconds=(0.01, 0.02))(scenario)()
     assert min(arrived) == 0
     assert max(arrived) > 15
     assert len(set(arrived)) > 5
 
 
-@simulated()
+@on_a_network()
 async def test_a_killed_node_breaks_its_streams_and_a_restarted_one_has_nothing_of_its_former_life(world, net):
     sink = Sink()
     bookie = net.transport("bookie")
@@ -222,7 +218,7 @@ async def test_a_killed_node_breaks_its_streams_and_a_restarted_one_has_nothing_
     assert (sink.received, again.received) == ([], [b"after"])
 
 
-@simulated()
+@on_a_network()
 async def test_a_silently_dead_node_is_noticed_after_the_keepalive_time(world, net):
     await net.transport("bookie").listen("bookie", Sink())
     stream = await connect(net)
@@ -237,7 +233,7 @@ async def test_a_silently_dead_node_is_noticed_after_the_keepalive_time(world, n
     (await connect(net)).abort()
 
 
-@simulated()
+@on_a_network()
 async def test_a_receiver_that_gives_up_waiting_loses_no_message(world, net):
     await net.transport("bookie").listen("bookie", echo)
     stream = await connect(net)
@@ -256,7 +252,7 @@ async def test_a_receiver_that_gives_up_waiting_loses_no_message(world, net):
 def test_a_cancelled_connect_leaves_nothing_behind() -> None:
     for steps in range(1, 12):
 
-        async def scenario(_world: World, net: SimNet, steps: int = steps) -> None:
+        async def scenario(net: SimNet, *, steps: int = steps) -> None:
             await net.transport("bookie").listen("bookie", echo)
             connecting = asyncio.ensure_future(connect(net))
             await asyncio.sleep(steps * 0.00005)
@@ -267,7 +263,7 @@ def test_a_cancelled_connect_leaves_nothing_behind() -> None:
             await asyncio.sleep(1)
             assert net.stream_count == 0
 
-        simulate(scenario, seed=steps)
+        on_a_network(seed=steps)(scenario)()
 
 
 def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> None:
@@ -288,22 +284,22 @@ def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> N
         await asyncio.sleep(1)
         assert net.stream_count == 0
 
-    simulate(succeeds)
-    simulate(cancelled)
+    on_a_network()(succeeds)()
+    on_a_network()(cancelled)()
 
 
 def test_a_defect_of_a_handler_fails_the_run():
     async def broken(_lane: Lane, stream: MessageStream) -> None:
         raise ZeroDivisionError
 
-    async def scenario(_world: World, net: SimNet) -> None:
+    async def scenario(net: SimNet) -> None:
         await net.transport("bookie").listen("bookie", broken)
         stream = await connect(net)
         with pytest.raises(PeerUnavailable):
             await stream.receive()
 
     with pytest.raises(Unhandled) as caught:
-        simulate(scenario)
+        on_a_network()(scenario)()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
@@ -319,5 +315,7 @@ def test_a_seed_decides_everything_on_the_network() -> None:
 
         await asyncio.gather(*(talk(stream) for stream in streams))
 
-    assert simulate(scenario, seed=1) == simulate(scenario, seed=1)
-    assert simulate(scenario, seed=1) != simulate(scenario, seed=2)
+    def digest(seed: int) -> str:
+        return run_seed(seed, lambda world: scenario(world, SimNet(world.rng))).digest
+
+    assert digest(1) == digest(1) != digest(2)

@@ -16,10 +16,10 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.repair.copier import BUSY_SECONDS
 from tallybook.runtime.disk.port import Space
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .staging import simulated
+from ..simulated import simulated
 
 MARKS = Watermarks(warn=0.90, back=0.92, read_only=0.95)
 READ_ONLY = BookieReadOnly.wire_code
@@ -119,7 +119,8 @@ async def test_a_disk_that_gets_short_has_what_can_go_collected_at_once(world):
     await node.stop()
 
 
-def test_every_directory_is_reported_with_its_disk_and_whether_there_is_space() -> None:
+@simulated
+async def test_every_directory_is_reported_with_its_disk_and_whether_there_is_space(world: World) -> None:
     spaces = {
         "/journal": Space(9, 100, device=5), "/logs1": Space(50, 100, device=7), "/logs2": Space(4, 100, device=8),
         "/index": Space(9, 100, device=5),
@@ -127,56 +128,49 @@ def test_every_directory_is_reported_with_its_disk_and_whether_there_is_space() 
     watched = WatchedDirectories(
         ("/logs1", "/logs2"), "/index", index_apart=True, journals=("/journal",), min_free_bytes=10
     )
-
-    async def scenario(world: World) -> None:
-        watch = monitor_of(measuring(spaces), watched, world)
-        assert {each.state for each in watch.directories} == {NOT_KNOWN}, "before the first look"
-        await watch.poll()
-        tasks = Tasks("watch", lambda name, error: None)
-        tasks.spawn(watch.run_for_ever(), name="watch")
-        await world.clock.sleep(1)
-        assert watch.directories == (
-            DirectorySpace("/journal", "journal", 1, 100, 9, "warned"),
-            DirectorySpace("/logs1", "ledgers", 2, 100, 50, "room"),
-            DirectorySpace("/logs2", "ledgers", 3, 100, 4, "short"),
-            DirectorySpace("/index", "index", 1, 100, 9, "warned"),
-        )
-        assert (watch.used_part, watch.free_bytes) == (0.96, 50)
-        del spaces["/journal"]
-        spaces["/logs2"] = None
-        await world.clock.sleep(POLL_SECONDS)
-        journal, _, logs, _ = watch.directories
-        assert (journal.state, journal.disk, logs.state, logs.total_bytes) == (NOT_KNOWN, 0, NOT_KNOWN, 0)
-        spaces["/logs2"] = Space(99, 100, device=8)
-        await world.clock.sleep(POLL_SECONDS)
-        assert [each.state for each in watch.directories] == [NOT_KNOWN, "room", "room", "warned"], "it goes on to look"
-        await tasks.close()
-
-    run_seed(1, scenario)
+    watch = monitor_of(measuring(spaces), watched, world)
+    assert {each.state for each in watch.directories} == {NOT_KNOWN}, "before the first look"
+    await watch.poll()
+    tasks = Tasks("watch", lambda name, error: None)
+    tasks.spawn(watch.run_for_ever(), name="watch")
+    await world.clock.sleep(1)
+    assert watch.directories == (
+        DirectorySpace("/journal", "journal", 1, 100, 9, "warned"),
+        DirectorySpace("/logs1", "ledgers", 2, 100, 50, "room"),
+        DirectorySpace("/logs2", "ledgers", 3, 100, 4, "short"),
+        DirectorySpace("/index", "index", 1, 100, 9, "warned"),
+    )
+    assert (watch.used_part, watch.free_bytes) == (0.96, 50)
+    del spaces["/journal"]
+    spaces["/logs2"] = None
+    await world.clock.sleep(POLL_SECONDS)
+    journal, _, logs, _ = watch.directories
+    assert (journal.state, journal.disk, logs.state, logs.total_bytes) == (NOT_KNOWN, 0, NOT_KNOWN, 0)
+    spaces["/logs2"] = Space(99, 100, device=8)
+    await world.clock.sleep(POLL_SECONDS)
+    assert [each.state for each in watch.directories] == [NOT_KNOWN, "room", "room", "warned"], "it goes on to look"
+    await tasks.close()
 
 
-def test_an_index_beside_the_entry_logs_is_at_their_level_and_decides_nothing() -> None:
+@simulated
+async def test_an_index_beside_the_entry_logs_is_at_their_level_and_decides_nothing(world: World) -> None:
     spaces = {"/journal": Space(0, 100), "/logs": Space(4, 100), "/index": Space(4, 100)}
     watched = WatchedDirectories(("/logs",), "/index", index_apart=False, journals=("/journal",), min_free_bytes=0)
-
-    async def scenario(world: World) -> None:
-        pressure = DiskPressure(lambda: None)
-        watch = monitor_of(measuring(spaces), watched, world, pressure)
-        await watch.poll()
-        tasks = Tasks("watch", lambda name, error: None)
-        tasks.spawn(watch.run_for_ever(), name="watch")
-        await world.clock.sleep(1)
-        assert [each.state for each in watch.directories] == ["room", "short", "short"]
-        spaces.update({"/logs": Space(7, 100), "/index": Space(7, 100)})
-        await world.clock.sleep(POLL_SECONDS + 1)
-        assert [each.state for each in watch.directories] == ["room", "short", "short"], "it is left where it is said"
-        spaces.update({"/logs": Space(50, 100), "/index": Space(1, 100)})
-        await world.clock.sleep(POLL_SECONDS + 1)
-        assert [each.state for each in watch.directories] == ["room", "room", "short"], "a disk is mounted there"
-        assert pressure.level is DiskLevel.ENOUGH
-        await tasks.close()
-
-    run_seed(1, scenario)
+    pressure = DiskPressure(lambda: None)
+    watch = monitor_of(measuring(spaces), watched, world, pressure)
+    await watch.poll()
+    tasks = Tasks("watch", lambda name, error: None)
+    tasks.spawn(watch.run_for_ever(), name="watch")
+    await world.clock.sleep(1)
+    assert [each.state for each in watch.directories] == ["room", "short", "short"]
+    spaces.update({"/logs": Space(7, 100), "/index": Space(7, 100)})
+    await world.clock.sleep(POLL_SECONDS + 1)
+    assert [each.state for each in watch.directories] == ["room", "short", "short"], "it is left where it is said"
+    spaces.update({"/logs": Space(50, 100), "/index": Space(1, 100)})
+    await world.clock.sleep(POLL_SECONDS + 1)
+    assert [each.state for each in watch.directories] == ["room", "room", "short"], "a disk is mounted there"
+    assert pressure.level is DiskLevel.ENOUGH
+    await tasks.close()
 
 
 def monitor_of(
@@ -203,13 +197,10 @@ def measuring(spaces: dict[str, Space | None]) -> Callable[[str], Awaitable[Spac
     return space
 
 
-def test_a_path_that_is_no_text_is_reported() -> None:
+@simulated
+async def test_a_path_that_is_no_text_is_reported(world: World) -> None:
     odd = "/logs-\udcff"
     watched = WatchedDirectories((odd,), "/index", index_apart=False, journals=(), min_free_bytes=0)
-
-    async def scenario(world: World) -> None:
-        watch = monitor_of(measuring({odd: Space(50, 100)}), watched, world)
-        await watch.poll()
-        assert watch.directories[0] == DirectorySpace("/logs-?", "ledgers", 1, 100, 50, "room")
-
-    run_seed(1, scenario)
+    watch = monitor_of(measuring({odd: Space(50, 100)}), watched, world)
+    await watch.poll()
+    assert watch.directories[0] == DirectorySpace("/logs-?", "ledgers", 1, 100, 50, "room")

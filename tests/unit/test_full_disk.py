@@ -7,10 +7,10 @@ from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import BookieReadOnly, Busy, DiskFull, LedgerFenced
 from tallybook.core.limits import KIB
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated import simulated
+from ..simulated import on_stage, simulated, world_alone
 
 KEPT = 1
 ROUNDS = 3
@@ -90,7 +90,7 @@ class Filling:
         assert self.node.failures == []
 
 
-@simulated(run_seed, 1, deadline_seconds=86400)
+@simulated
 async def test_j17_e04_a_disk_filled_completely_three_times_has_space_each_time_that_a_ledger_is_dropped(
     world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,7 @@ async def test_j17_e04_a_disk_filled_completely_three_times_has_space_each_time_
     assert sum(len(node.disk.peek(f"{ROOT}/ledgers/{name}")) for name in logs(node.disk)) < ROOM_BYTES * 3 // 4
 
 
-@simulated(run_seed, 1, deadline_seconds=86400)
+@simulated
 async def test_logs_go_from_a_ledger_disk_of_its_own_that_has_no_byte_left_for_anything(world: World) -> None:
     filling = Filling(world)
     node = filling.node
@@ -156,7 +156,7 @@ def logs(disk: SimDisk) -> list[str]:
 
 
 @pytest.mark.parametrize("step", ["apply", "sync"])
-@simulated(run_seed, 1, deadline_seconds=3600)
+@on_stage(world_alone, deadline_seconds=3600)
 async def test_a_bookie_whose_index_alone_has_no_space_is_read_only_until_it_has(
     world: World, *, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """Garbage collection of a bookie on a simulated disk: dropped ledgers stay gone, kept ones are unchanged."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -12,27 +13,18 @@ from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import EntryUnknown, MetadataUnavailable, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY, ledger_identity
 from tallybook.core.limits import BLOCK_BYTES, KIB, SECTOR_BYTES
-from tallybook.sim.deterministic import SimDisk, World, run_seed
-from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.deterministic import SimDisk, World
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
+from ..simulated import on_stage, world_alone
+from .bookie_parts import on_a_bookie
 from .limbo_parts import reboot_in_limbo
-from .simulated import simulated
 
-Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 DROPPED, KEPT = 1, 2
 NO_SUCH = NoSuchLedger.wire_code
 
 
-def play(scenario: Scenario, *, failed: bool = False, collect_interval_ms: int = 0) -> None:
-    async def run(world: World) -> None:
-        settings = tiny_settings(entry_log_bytes=4 * KIB, collect_interval_ms=collect_interval_ms)
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
-        await node.boot()
-        await scenario(node, world)
-        await node.stop()
-        assert bool(node.failures) == failed
-
-    run_seed(1, run, deadline_seconds=3600)
+collecting = partial(on_a_bookie, entry_log_bytes=4 * KIB)
 
 
 async def fill(node: DiskBookie, ledger_id: int, *firsts: int, size: int = 1000) -> None:
@@ -85,7 +77,7 @@ async def is_gone(node: DiskBookie, ledger_id: int = DROPPED) -> None:
         ).code == NO_SUCH
 
 
-@simulated(play)
+@collecting()
 async def test_e07_a_deleted_ledger_is_dropped_in_the_second_pass_and_kept_where_its_id_was_never_given_out(
     node: DiskBookie,
 ) -> None:
@@ -103,7 +95,7 @@ async def test_e07_a_deleted_ledger_is_dropped_in_the_second_pass_and_kept_where
     assert (await node.bookie.read_batches(foreign, 0, 0, 1)).batches
 
 
-@simulated(run_seed, 1, deadline_seconds=3600)
+@on_stage(world_alone, deadline_seconds=3600)
 async def test_the_counter_is_read_before_the_first_question_and_nothing_is_deleted_without_it(world: World) -> None:
     class Metadata(KnownMetadata):
         away = False
@@ -137,7 +129,7 @@ async def test_the_counter_is_read_before_the_first_question_and_nothing_is_dele
     await node.stop()
 
 
-@simulated(play)
+@collecting()
 async def test_a_tombstone_is_all_that_stays_and_asks_the_metadata_nothing(node: DiskBookie) -> None:
     await fill(node, DROPPED, 0)
     await node.bookie.fence(DROPPED, b"")
@@ -155,7 +147,7 @@ async def test_a_tombstone_is_all_that_stays_and_asks_the_metadata_nothing(node:
     assert node.metadata.lookups == before
 
 
-@simulated(play)
+@collecting()
 async def test_a_ledger_of_which_only_the_damaged_journal_knew_stays_gone_once_it_was_dropped(
     node: DiskBookie, world: World
 ) -> None:
@@ -178,7 +170,7 @@ async def test_a_ledger_of_which_only_the_damaged_journal_knew_stays_gone_once_i
 # -- while others are at it -------------------------------------------------------------------
 
 
-@simulated(play)
+@collecting()
 async def test_what_a_checkpoint_is_writing_is_dropped_in_the_next_pass(node: DiskBookie, world: World) -> None:
     await fill(node, DROPPED, 0)
     await node.add(batch_of(1, ledger_id=DROPPED))
@@ -195,7 +187,7 @@ async def test_what_a_checkpoint_is_writing_is_dropped_in_the_next_pass(node: Di
     assert await with_rows(node) == []
 
 
-@simulated(play)
+@collecting()
 async def test_a_reader_in_the_middle_of_a_ledger_gets_its_bytes_or_an_error_that_it_is_gone(
     node: DiskBookie, world: World
 ) -> None:
@@ -213,7 +205,7 @@ async def test_a_reader_in_the_middle_of_a_ledger_gets_its_bytes_or_an_error_tha
         assert isinstance(answer, NoSuchLedger) or answer.batches
 
 
-@simulated(play, collect_interval_ms=1000)
+@collecting(collect_interval_ms=1000)
 async def test_a_stop_waits_for_the_change_that_is_in_flight_and_stays_a_clean_one(
     node: DiskBookie, world: World
 ) -> None:
@@ -234,7 +226,7 @@ async def test_a_stop_waits_for_the_change_that_is_in_flight_and_stays_a_clean_o
 
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
-@simulated(play)
+@collecting()
 async def test_a_log_holds_nothing_where_its_ledger_is_refused_for_ever_and_has_no_rows(
     node: DiskBookie, *, refused: bool, dropped: bool
 ) -> None:
@@ -245,7 +237,7 @@ async def test_a_log_holds_nothing_where_its_ledger_is_refused_for_ever_and_has_
     assert await parts.collector.reclaimer._holds_nothing(logs_of(node)[0]) is (refused and dropped)
 
 
-@simulated(play)
+@collecting()
 async def test_ids_of_logs_grow_although_all_that_was_written_is_dropped(node: DiskBookie) -> None:
     await fill(node, DROPPED, *range(8))
     highest = logs_of(node)[-1]
@@ -260,7 +252,7 @@ async def test_ids_of_logs_grow_although_all_that_was_written_is_dropped(node: D
     assert logs_of(node)[-1] == highest + 1
 
 
-@simulated(play)
+@collecting()
 async def test_e01_a_log_with_a_ledger_that_has_no_rows_goes_once_each_batch_was_looked_at(node: DiskBookie) -> None:
     await fill(node, DROPPED, *range(8))
     await fill(node, KEPT, 0)
@@ -281,7 +273,7 @@ async def test_e01_a_log_with_a_ledger_that_has_no_rows_goes_once_each_batch_was
 
 
 @pytest.mark.parametrize("operation", [("write", "changes.log"), ("sync", "changes.log"), ("unlink", "entrylog")])
-@simulated(play, collect_interval_ms=1000)
+@collecting(collect_interval_ms=1000)
 async def test_a_change_that_fails_ends_the_node_and_the_next_life_ends_what_was_begun(
     node: DiskBookie, world: World, *, operation: tuple[str, str]
 ) -> None:
@@ -301,7 +293,7 @@ async def test_a_change_that_fails_ends_the_node_and_the_next_life_ends_what_was
     assert await with_rows(node) == [KEPT]
 
 
-@simulated(play)
+@collecting()
 async def test_metadata_that_hang_hold_up_a_pass_and_no_more(node: DiskBookie, world: World) -> None:
     async def hangs(*_: object) -> LedgerDisposition:
         await asyncio.Event().wait()
@@ -319,7 +311,7 @@ async def test_metadata_that_hang_hold_up_a_pass_and_no_more(node: DiskBookie, w
     assert await with_rows(node) == list(range(1, 10))
 
 
-@simulated(play, collect_interval_ms=1000)
+@collecting(collect_interval_ms=1000)
 async def test_a_count_of_ledgers_in_limbo_that_takes_long_holds_up_no_pass(node: DiskBookie, world: World) -> None:
     begun = []
 
@@ -339,7 +331,7 @@ async def test_a_count_of_ledgers_in_limbo_that_takes_long_holds_up_no_pass(node
     assert len(begun) == 1
 
 
-@simulated(play)
+@collecting()
 async def test_a_ledger_is_asked_about_at_the_pace_of_the_settings(node: DiskBookie, world: World) -> None:
     for ledger_id in range(1, 17):
         node.metadata.identities[ledger_id] = ledger_identity(f"creator of {ledger_id}")
@@ -354,11 +346,11 @@ async def test_a_ledger_is_asked_about_at_the_pace_of_the_settings(node: DiskBoo
     assert 3.9 < world.clock.monotonic() - begun < 5
 
 
-@simulated(play, collect_interval_ms=1000)
+@collecting(collect_interval_ms=1000)
 async def test_rounds_that_cannot_be_made_are_counted_and_timed(
     node: DiskBookie, world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.clock.sleep(2.5)
+    await world.clock.sleep(1.5)
     told = node.bookie.readings()
     assert told["collector_rounds_total"] == told["collections_seconds"].count == 2
     assert told["collector_failures_total"] == 0

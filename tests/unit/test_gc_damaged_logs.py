@@ -17,8 +17,7 @@ from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.sim.deterministic import World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie
 
-from .simulated import simulated
-from .test_gc_collector import DROPPED, KEPT, fill, is_gone, logs_of, play
+from .test_gc_collector import DROPPED, KEPT, collecting, fill, is_gone, logs_of
 
 
 def path_of(log_id: int) -> str:
@@ -46,7 +45,7 @@ async def note_limbo(node: DiskBookie) -> None:
 
 
 @pytest.mark.parametrize("table", [False, True])
-@simulated(play)
+@collecting()
 async def test_a_log_whose_footer_is_damaged_is_removed_once_nothing_in_it_counts(
     node: DiskBookie, *, table: bool
 ) -> None:
@@ -66,7 +65,7 @@ async def test_a_log_whose_footer_is_damaged_is_removed_once_nothing_in_it_count
     assert (await node.bookie.read_batches(KEPT, 0, 0, 1)).batches
 
 
-@simulated(play)
+@collecting()
 async def test_a_log_whose_footer_the_disk_does_not_read_keeps_no_other_from_going_and_ends_no_bookie(
     node: DiskBookie,
 ) -> None:
@@ -83,7 +82,7 @@ async def test_a_log_whose_footer_the_disk_does_not_read_keeps_no_other_from_goi
     assert unreadable not in logs_of(node)
 
 
-@simulated(play)
+@collecting()
 async def test_a_log_of_another_data_directory_stays(node: DiskBookie) -> None:
     await fill(node, DROPPED, *range(8))
     await fill(node, KEPT, 0)
@@ -101,7 +100,7 @@ async def test_a_log_of_another_data_directory_stays(node: DiskBookie) -> None:
 
 
 @pytest.mark.parametrize("why", ["limbo", "index"])
-@simulated(play)
+@collecting()
 async def test_a_damaged_log_stays_while_the_index_may_lack_rows(node: DiskBookie, *, why: str) -> None:
     damaged = await damaged_log(node)
     await node.stop()
@@ -124,7 +123,7 @@ async def test_a_damaged_log_stays_while_the_index_may_lack_rows(node: DiskBooki
 
 
 @pytest.mark.parametrize("why", ["the metadata do not say which ledgers are in limbo", "the store is behind"])
-@simulated(play)
+@collecting()
 async def test_a_damaged_log_stays_while_it_is_not_known_of_which_ledgers_the_index_lacks_rows(
     node: DiskBookie, *, why: str
 ) -> None:
@@ -173,7 +172,7 @@ def test_a_damaged_log_stays_when_the_right_store_is_back_after_an_older_copy_th
         assert damaged in logs_of(node)
         assert node.bookie.stats()["ledgers_in_limbo"] == 1
 
-    play(scenario, collect_interval_ms=1_000 if by_itself else 0)
+    collecting(collect_interval_ms=1_000 if by_itself else 0)(scenario)()
 
 
 class FoundBehind(NeverBehind):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tallybook.runtime.concurrency.hedging import hedged
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
-from .simulated import simulated
+from ..simulated import simulated
 
 NOTHING = object()
 
@@ -38,10 +37,6 @@ class Attempt:
         return None if self._outcome is NOTHING else self._outcome
 
 
-def play(scenario: Callable[[World], Awaitable[None]]) -> None:
-    run_seed(1, scenario)
-
-
 def pair(world: World, first: tuple[float, object], second: tuple[float, object]) -> tuple[Attempt, Attempt]:
     return Attempt(world, *first), Attempt(world, *second)
 
@@ -61,7 +56,7 @@ def pair(world: World, first: tuple[float, object], second: tuple[float, object]
         ((2, "a"), (1, "b"), ("a", "b"), 2, None),
     ],
 )
-@simulated(play)
+@simulated
 async def test_the_first_to_have_something_wins_and_the_other_is_cancelled(
     world: World, *, first, second, given, seconds, ends
 ) -> None:
@@ -82,7 +77,7 @@ async def test_the_first_to_have_something_wins_and_the_other_is_cancelled(
 
 
 @pytest.mark.parametrize("after_seconds", [0.5, 1.5, 2.0])
-@simulated(play)
+@simulated
 async def test_cancelling_the_caller_cancels_both(world: World, *, after_seconds) -> None:
     one, other = pair(world, (9, "a"), (1 if after_seconds == 2.0 else 9, "b"))
     waiting = asyncio.ensure_future(hedged(one(), other, 1.0))
@@ -94,7 +89,7 @@ async def test_cancelling_the_caller_cancels_both(world: World, *, after_seconds
     assert len(asyncio.all_tasks()) == 1
 
 
-@simulated(play)
+@simulated
 async def test_a_timeout_of_the_caller_is_distinguished_from_the_second_attempts_answer(world: World) -> None:
     one, other = pair(world, (9, "a"), (1, "b"))
     with pytest.raises(TimeoutError):
@@ -114,7 +109,7 @@ async def test_a_timeout_of_the_caller_is_distinguished_from_the_second_attempts
     assert asyncio.current_task().cancelling() == 0
 
 
-@simulated(play)
+@simulated
 async def test_a_first_attempt_with_a_timeout_of_its_own_that_expires_as_the_second_answers(world: World) -> None:
     async def timed() -> None:
         try:

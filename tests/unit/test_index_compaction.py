@@ -5,10 +5,10 @@ import pytest
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.storage.index.compaction import IndexMaintenance
 from tallybook.core.errors import DiskFull
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated import simulated
+from ..simulated import on_stage, world_alone
 
 
 class Compacted:
@@ -63,7 +63,7 @@ async def test_it_never_is_where_the_settings_do_not_want_it():
 
 
 @pytest.mark.parametrize(("after", "ranges"), [(8, [(2, 5)]), (9, [])])
-@simulated(run_seed, 1, deadline_seconds=3600)
+@on_stage(world_alone, deadline_seconds=3600)
 async def test_garbage_collection_has_the_index_compacted_after_a_pass_that_dropped_much(
     world: World, *, after, ranges
 ) -> None:

@@ -1,8 +1,9 @@
 """The journal as seen by its caller: order, space, trimming, failure, stop, and the next start."""
 
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -13,27 +14,35 @@ from tallybook.bookie.journal.journal import Journal
 from tallybook.bookie.journal.segment_recycler import FULL_PAUSE_SECONDS
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument, InvariantViolation
 from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
+from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import Effect
+from tallybook.sim.deterministic import Effect, Latency, SimDisk, World
 
-from ..support.journal_bench import DIRECTORY, LARGE, SETTINGS, JournalBench, batch, simulate
-from .simulated import simulated
+from ..simulated import Parts, on_stage
+from ..support.journal_bench import DIRECTORY, LARGE, SETTINGS, JournalBench, batch
 
 
-def started(scenario: Callable[[JournalBench, Journal], Awaitable[None]], **options: Any) -> None:
-    """Run ``scenario`` with a journal that is started before and closed after it."""
+@asynccontextmanager
+async def journal_bench(_world: World, **settings: object) -> AsyncIterator[Parts]:
+    disk = SimDisk(SeededRng(3), latency=Latency(0.0003, 0.0))
+    yield {"bench": JournalBench(disk, SETTINGS.model_copy(update=settings))}
 
-    async def whole(bench: JournalBench) -> None:
-        await scenario(bench, await bench.start())
-        await bench.journal.close(clean=False)
 
-    simulate(whole, **options)
+@asynccontextmanager
+async def started_journal(world: World, **settings: object) -> AsyncIterator[Parts]:
+    async with journal_bench(world, **settings) as parts:
+        yield parts | {"journal": await parts["bench"].start()}
+        await parts["bench"].journal.close(clean=False)
+
+
+on_a_bench = partial(on_stage, journal_bench)
+started = partial(on_stage, started_journal)
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-@simulated(started)
+@started()
 async def test_what_gathers_during_a_write_is_one_block(bench: JournalBench) -> None:
     before = len(bench.blocks())
     bench.append(0)
@@ -44,7 +53,7 @@ async def test_what_gathers_during_a_write_is_one_block(bench: JournalBench) -> 
     assert bench.blocks()[before : before + 2] == ["4096+4096", "8192+4096"]
 
 
-@simulated(started)
+@started()
 async def test_the_largest_record_fits_and_a_larger_one_is_refused(bench: JournalBench, journal: Journal) -> None:
     largest = 8 * KIB - 128 - 8
     bench.append(1, largest)
@@ -54,7 +63,7 @@ async def test_the_largest_record_fits_and_a_larger_one_is_refused(bench: Journa
     assert journal.queued_bytes == 0
 
 
-@simulated(started)
+@started()
 async def test_a_block_fills_the_rest_of_a_segment_before_the_next_one_begins(
     bench: JournalBench, journal: Journal
 ) -> None:
@@ -69,7 +78,7 @@ async def test_a_block_fills_the_rest_of_a_segment_before_the_next_one_begins(
     ]  # fmt: skip
 
 
-@simulated(started)
+@started()
 async def test_queue_and_age_count_what_is_not_durable(bench: JournalBench, journal: Journal) -> None:
     assert (journal.queued_bytes, journal.oldest_queued_age_seconds()) == (0, 0.0)
     bench.disk.fail("write", "segment", error=None, delay_seconds=5.0)
@@ -84,7 +93,7 @@ async def test_queue_and_age_count_what_is_not_durable(bench: JournalBench, jour
     assert (journal.queued_bytes, journal.oldest_queued_age_seconds()) == (0, 0.0)
 
 
-@simulated(started)
+@started()
 async def test_what_finds_the_next_block_full_waits_its_turn_and_is_counted_like_the_rest(
     bench: JournalBench, journal: Journal
 ) -> None:
@@ -105,7 +114,7 @@ async def test_what_finds_the_next_block_full_waits_its_turn_and_is_counted_like
 # -- seals -----------------------------------------------------------------------------------------------------------
 
 
-@simulated(started)
+@started()
 async def test_after_silence_one_seal_is_written_and_no_more(bench: JournalBench, journal: Journal) -> None:
     bench.append(1)
     assert await bench.drained()
@@ -118,7 +127,7 @@ async def test_after_silence_one_seal_is_written_and_no_more(bench: JournalBench
     assert journal.durable_mark() == JournalMark(written.segment, written.block + 1)
 
 
-@simulated(started)
+@started()
 async def test_a_busy_journal_is_not_sealed(bench: JournalBench, journal: Journal) -> None:
     first = journal.durable_mark()
     for number in range(8):
@@ -165,10 +174,10 @@ def test_everything_that_room_bytes_admits_is_written_without_a_trim(
         assert await bench.drained()
         await journal.close(clean=False)
 
-    simulate(scenario, segment_count=count)
+    on_a_bench(segment_count=count)(scenario)()
 
 
-@simulated(started)
+@started()
 async def test_a_full_ring_queues_until_a_trim_makes_space(bench: JournalBench, journal: Journal) -> None:
     for number in range(7):
         bench.append(number, 5000)
@@ -183,7 +192,7 @@ async def test_a_full_ring_queues_until_a_trim_makes_space(bench: JournalBench, 
     assert await bench.replayed() == [batch(number, 5000) for number in (4, 5, 6)]
 
 
-@simulated(started)
+@started()
 async def test_f05_a_full_ring_still_takes_fences(bench: JournalBench, journal: Journal) -> None:
     await bench.clock.sleep(1.0)
     number = 0
@@ -198,7 +207,7 @@ async def test_f05_a_full_ring_still_takes_fences(bench: JournalBench, journal: 
     assert fenced
 
 
-@simulated(started)
+@started()
 async def test_j23_a_segment_is_recycled_only_when_all_of_it_lies_below_the_mark(
     bench: JournalBench, journal: Journal
 ) -> None:
@@ -218,7 +227,7 @@ async def test_j23_a_segment_is_recycled_only_when_all_of_it_lies_below_the_mark
     assert await bench.replayed() == [batch(number, 5000) for number in (2, 3, 4)]
 
 
-@simulated(started)
+@started()
 async def test_marks_that_race_leave_the_higher_one(bench: JournalBench, journal: Journal) -> None:
     marks = []
     for number in range(4):
@@ -232,14 +241,14 @@ async def test_marks_that_race_leave_the_higher_one(bench: JournalBench, journal
     assert await bench.replayed() == [batch(3)]
 
 
-@simulated(started)
+@started()
 async def test_what_is_not_durable_cannot_be_trimmed(bench: JournalBench, journal: Journal) -> None:
     mark = journal.durable_mark()
     with pytest.raises(InvariantViolation, match="durable"):
         await journal.trim(JournalMark(mark.segment, mark.block + 1))
 
 
-@simulated(started)
+@started()
 async def test_a_caller_that_cancels_its_trim_disturbs_no_other(bench: JournalBench, journal: Journal) -> None:
     bench.append(0)
     assert await bench.drained()
@@ -255,7 +264,7 @@ async def test_a_caller_that_cancels_its_trim_disturbs_no_other(bench: JournalBe
     assert (await bench.recover()).clean
 
 
-@simulated(started, **LARGE.model_dump())
+@started(**LARGE.model_dump())
 async def test_a_fresh_journal_starts_with_two_segments_and_fills_the_rest_beside_its_writes(
     bench: JournalBench,
     journal: Journal,
@@ -275,7 +284,7 @@ async def test_a_fresh_journal_starts_with_two_segments_and_fills_the_rest_besid
 
 @pytest.mark.parametrize("effect", [Effect.NOTHING, Effect.IN_FLIGHT, Effect.PART])
 @pytest.mark.parametrize("error", [DiskFailed, DiskFull])
-@simulated(started)
+@started()
 async def test_j14_a_failed_write_ends_the_journal_and_is_never_tried_again(
     bench: JournalBench, *, effect: Effect, error: type[Exception]
 ) -> None:
@@ -297,7 +306,7 @@ async def test_j14_a_failed_write_ends_the_journal_and_is_never_tried_again(
     assert bench.disk.operations == operations
 
 
-@simulated(started)
+@started()
 async def test_a_failed_superblock_write_ends_the_journal(bench: JournalBench, journal: Journal) -> None:
     await bench.clock.sleep(1.0)
     bench.append(0)
@@ -313,7 +322,7 @@ async def test_a_failed_superblock_write_ends_the_journal(bench: JournalBench, j
     assert not (await bench.recover()).clean
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_a_background_failure_ends_the_journal(bench: JournalBench) -> None:
     bench.disk.fail("write", "segment-0003")
     journal = await bench.start()
@@ -323,7 +332,7 @@ async def test_a_background_failure_ends_the_journal(bench: JournalBench) -> Non
     await journal.close(clean=False)
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_j17_a_disk_that_is_full_delays_the_filling_of_further_segments_only(bench: JournalBench) -> None:
     fault = bench.disk.fail("write", "segment-0003", error=DiskFull, times=2, effect=Effect.PART)
     journal = await bench.start()
@@ -339,7 +348,7 @@ async def test_j17_a_disk_that_is_full_delays_the_filling_of_further_segments_on
     assert await bench.replayed() == [batch(0)]
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_a_start_that_fails_can_be_tried_again(bench: JournalBench) -> None:
     for operation in ("mkdir", "write", "rename", "create", "sync-directory"):
         bench.disk.fail(operation, "journal", error=DiskFull if operation == "write" else DiskFailed)
@@ -352,7 +361,7 @@ async def test_a_start_that_fails_can_be_tried_again(bench: JournalBench) -> Non
     assert await bench.replayed() == [batch(0)]
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_what_was_recovered_starts_once(bench: JournalBench) -> None:
     recovered = await bench.recover()
     tasks = Tasks("bench", lambda _name, error: bench.fatal.append(error))
@@ -362,7 +371,7 @@ async def test_what_was_recovered_starts_once(bench: JournalBench) -> None:
     await journal.close(clean=True)
 
 
-@simulated(started)
+@started()
 async def test_a_start_that_fails_leaves_no_file_open(bench: JournalBench) -> None:
     await bench.journal.close(clean=False)
     for operation, path in (("write", "superblock"), ("size", "segment-0002"), ("write", "segment-0001")):
@@ -375,7 +384,7 @@ async def test_a_start_that_fails_leaves_no_file_open(bench: JournalBench) -> No
             assert all(not file.handles for file in bench.disk.state.files.values())
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_a_trim_that_meets_a_close_is_durable_or_fails(bench: JournalBench) -> None:
     for turns in range(6):
         journal = await bench.start()
@@ -392,7 +401,7 @@ async def test_a_trim_that_meets_a_close_is_durable_or_fails(bench: JournalBench
             assert await bench.replayed() == []
 
 
-@simulated(started)
+@started()
 async def test_a_callback_that_raises_ends_the_journal(bench: JournalBench, journal: Journal) -> None:
     def broken() -> None:
         raise ZeroDivisionError
@@ -408,7 +417,7 @@ async def test_a_callback_that_raises_ends_the_journal(bench: JournalBench, jour
 # -- stopping and starting -------------------------------------------------------------------------------------------
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_a_stop_is_not_clean_while_something_is_not_trimmed(bench: JournalBench) -> None:
     journal = await bench.start()
     bench.append(0)
@@ -419,7 +428,7 @@ async def test_a_stop_is_not_clean_while_something_is_not_trimmed(bench: Journal
     assert await bench.replayed() == [batch(0)]
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_closing_drops_what_is_queued_and_finishes_what_is_on_its_way(bench: JournalBench) -> None:
     journal = await bench.start()
     await bench.clock.sleep(1.0)
@@ -434,7 +443,7 @@ async def test_closing_drops_what_is_queued_and_finishes_what_is_on_its_way(benc
     assert await bench.replayed() == [batch(0)]
 
 
-@simulated(simulate)
+@on_a_bench()
 async def test_the_ring_changes_its_shape_between_two_lives(bench: JournalBench) -> None:
     shapes = ((4, 16), (6, 16), (3, 24), (4, 16))
     for life, (count, size_kib) in enumerate(shapes):
@@ -451,7 +460,7 @@ async def test_the_ring_changes_its_shape_between_two_lives(bench: JournalBench)
         assert {len(bench.disk.peek(f"{DIRECTORY}/{name}")) for name in names} == {size_kib * KIB}
 
 
-@simulated(simulate, **LARGE.model_dump())
+@on_a_bench(**LARGE.model_dump())
 async def test_reading_a_ring_takes_little_memory_at_a_time(bench: JournalBench) -> None:
     journal = await bench.start()
     for number in range(5):

@@ -2,13 +2,13 @@
 
 import re
 
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated import simulated
+from ..simulated import simulated
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_the_block_that_is_named_has_the_batch_and_after_a_checkpoint_none_is_named(world: World) -> None:
     node = DiskBookie(
         SimDisk(world.rng),

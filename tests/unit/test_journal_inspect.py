@@ -1,7 +1,7 @@
 """Inspection of a stopped journal: plain values, nothing written, damage named."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,9 +22,9 @@ from tallybook.core.limits import BLOCK_BYTES, KIB
 from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import SimClock, SimDisk, World, run_once
+from tallybook.sim.deterministic import SimClock, SimDisk, World
 
-from .simulated import simulated
+from ..simulated import Parts, on_stage
 
 DIRECTORY = "/journal"
 SETTINGS = JournalSettings(segment_bytes=16 * KIB, segment_count=3, max_commit_bytes=8 * KIB)
@@ -34,11 +34,12 @@ def unexpected(*what: object) -> None:
     raise AssertionError(what)
 
 
-def simulate(scenario: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
-    async def world(_world: World) -> None:
-        await scenario(SimDisk(SeededRng(1)))
+@asynccontextmanager
+async def empty_disk(_world: World) -> AsyncIterator[Parts]:
+    yield {"disk": SimDisk(SeededRng(1))}
 
-    run_once(1, world)
+
+on_a_disk = on_stage(empty_disk)
 
 
 async def write(disk: SimDisk, *commits: list[JournalRecord], clean: bool = False, directory: str = DIRECTORY) -> None:
@@ -58,7 +59,7 @@ def batch(ledger_id: int, first: int, count: int) -> bytes:
     return encode_batch(ledger_id, first, [b"x"] * count, lac=first - 1, ledger_length=count, written_at_us=0)
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_each_kind_of_record_is_described(disk: SimDisk) -> None:
     held = batch(7, 3, 2)
     records: list[JournalRecord] = [
@@ -85,7 +86,7 @@ async def test_each_kind_of_record_is_described(disk: SimDisk) -> None:
     assert (view.damage, view.slots, view.end) == ((), (True, True), second.mark)
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_a_key_is_never_shown(disk: SimDisk) -> None:
     secret = b"0123456789abcdef0123456789abcdef"
     await write(disk, [FenceRecord(8, secret), LedgerKeyRecord(8, secret)])
@@ -94,7 +95,7 @@ async def test_a_key_is_never_shown(disk: SimDisk) -> None:
     assert "0123456789" not in repr(blocks) + repr(view)
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_after_a_clean_stop_nothing_is_live_and_the_blocks_can_still_be_seen(disk: SimDisk) -> None:
     await write(disk, [DeleteRecord(1)], [DeleteRecord(2)], clean=True)
     before = disk.state.digest()
@@ -107,7 +108,7 @@ async def test_after_a_clean_stop_nothing_is_live_and_the_blocks_can_still_be_se
     assert disk.state.digest() == before, "looking writes nothing"
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_damage_is_reported_with_file_and_offset(disk: SimDisk) -> None:
     await write(disk, [DeleteRecord(1)], [DeleteRecord(2)], [DeleteRecord(3)])
     path = f"{DIRECTORY}/segment-0001"
@@ -122,7 +123,7 @@ async def test_damage_is_reported_with_file_and_offset(disk: SimDisk) -> None:
     assert [block.problem for block in blocks] == ["", "the body fails its checksum", ""]
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_segments_are_listed_with_what_they_hold(disk: SimDisk) -> None:
     await write(disk, [DeleteRecord(1)])
     disk.rot.overwrite(f"{DIRECTORY}/segment-0002", 0, bytes(100))
@@ -133,7 +134,7 @@ async def test_segments_are_listed_with_what_they_hold(disk: SimDisk) -> None:
     assert all(segment.live for segment in view.segments if segment.path[-4:] in {"0001", "0002"})
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_a_directory_without_a_journal_and_one_without_facts_are_distinguished(disk: SimDisk) -> None:
     await disk.make_directory(DIRECTORY)
     with pytest.raises(InvalidArgument, match="holds no journal"):

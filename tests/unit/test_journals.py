@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -15,10 +15,11 @@ from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, InvalidConfig, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.core.settings import AdmissionSettings
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated import simulated
+from ..simulated import on_stage, simulated
+from .bookie_parts import booted
 
 OWN = f"{ROOT}/journal"
 TWO = "/disk2/journal"
@@ -35,17 +36,7 @@ def node_of(world: World, *journals: str, disk: SimDisk | None = None) -> DiskBo
     return DiskBookie(disk or SimDisk(world.rng), world.clock, metadata, tiny_settings(journal_directories=journals))
 
 
-def with_two(scenario: Callable[[DiskBookie, World], Awaitable[None]]) -> None:
-    """Run ``scenario`` with a bookie that has two journals."""
-
-    async def run(world: World) -> None:
-        node = node_of(world, *BOTH)
-        await node.boot()
-        await scenario(node, world)
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, run)
+with_two = partial(on_stage, booted, journal_directories=BOTH)
 
 
 async def written(disk: SimDisk, path: str) -> JournalMark:
@@ -70,7 +61,7 @@ def test_ledgers_are_spread_evenly_and_each_keeps_its_journal() -> None:
             assert min(shares.values()) > 0.8 * 4_000 / count, (count, ids)
 
 
-@simulated(with_two)
+@with_two()
 async def test_j03_a_busy_journal_does_not_move_the_mark_of_a_quiet_one(node: DiskBookie, world: World) -> None:
     assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
     await node.bookie.flush()
@@ -91,7 +82,7 @@ async def test_j03_a_busy_journal_does_not_move_the_mark_of_a_quiet_one(node: Di
     await holds(node.bookie, HERE, *range(20))
 
 
-@simulated(with_two)
+@with_two()
 async def test_j24_a_journal_that_a_crash_kept_from_forgetting_brings_nothing_deleted_back(
     node: DiskBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +110,7 @@ async def test_j24_a_journal_that_a_crash_kept_from_forgetting_brings_nothing_de
         await node.bookie.read_batches(gone, 0, 0, 1)
 
 
-@simulated(with_two)
+@with_two()
 async def test_a_device_that_holds_up_one_journal_holds_up_only_its_ledgers(node: DiskBookie) -> None:
     assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
     assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
@@ -136,7 +127,7 @@ async def test_a_device_that_holds_up_one_journal_holds_up_only_its_ledgers(node
     assert (await fence).last_held == 1
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_adds_are_refused_while_one_journal_is_too_old_and_taken_again_when_it_has_caught_up(
     world: World,
 ) -> None:
@@ -153,7 +144,7 @@ async def test_adds_are_refused_while_one_journal_is_too_old_and_taken_again_whe
     await node.stop()
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_a_journal_that_fails_ends_the_node_and_nothing_is_acked_by_the_others_either(world: World) -> None:
     node = node_of(world, *BOTH)
     await node.boot()
@@ -207,7 +198,7 @@ async def test_a_journal_that_cannot_be_closed_keeps_no_other_from_it() -> None:
         assert sorted(closed) == ["one", "two"]
 
 
-@simulated(with_two)
+@with_two()
 async def test_a_start_that_ends_between_two_journals_is_followed_by_a_life_above_both(node: DiskBookie) -> None:
     assert (await node.add(batch_of(0, ledger_id=HERE))).code == 0
     assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
@@ -225,7 +216,7 @@ async def test_a_start_that_ends_between_two_journals_is_followed_by_a_life_abov
     assert [read.facts.boot for read in found if read is not None] == [3, 3]
 
 
-@simulated(with_two)
+@with_two()
 async def test_adds_go_on_although_one_ledger_fills_its_journal_again_and_again(node: DiskBookie, world: World) -> None:
     taken = 0
     for entry_id in range(60):
@@ -239,7 +230,7 @@ async def test_adds_go_on_although_one_ledger_fills_its_journal_again_and_again(
 # -- which journals there are ----------------------------------------------------------------
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_after_a_clean_stop_journals_may_be_added_removed_and_added_back_and_no_incarnation_repeats(
     world: World,
 ) -> None:
@@ -261,7 +252,7 @@ async def test_after_a_clean_stop_journals_may_be_added_removed_and_added_back_a
 
 
 @pytest.mark.parametrize("changed", [(OWN, TWO, THREE), (OWN,), (TWO,), (THREE, TWO), ()])
-@simulated(with_two)
+@with_two()
 async def test_journals_that_hold_anything_are_not_changed(node: DiskBookie, *, changed: tuple[str, ...]) -> None:
     assert (await node.add(batch_of(0, ledger_id=THERE))).code == 0
     await node.lose_power()
@@ -279,7 +270,7 @@ async def test_journals_that_hold_anything_are_not_changed(node: DiskBookie, *, 
 
 
 @pytest.mark.parametrize("lost", BOTH)
-@simulated(run_seed, 1)
+@simulated
 async def test_j13_one_of_two_journals_that_came_back_empty_is_refused_by_name(world: World, *, lost: str) -> None:
     node = node_of(world, *BOTH)
     await node.boot()
@@ -296,7 +287,7 @@ async def test_j13_one_of_two_journals_that_came_back_empty_is_refused_by_name(w
         await node.boot()
 
 
-@simulated(with_two)
+@with_two()
 async def test_damage_in_one_journal_leaves_in_limbo_what_may_have_been_in_it(node: DiskBookie) -> None:
     for entry_id in range(3):
         assert (await node.add(batch_of(entry_id, ledger_id=THERE))).code == 0
@@ -309,7 +300,7 @@ async def test_damage_in_one_journal_leaves_in_limbo_what_may_have_been_in_it(no
     assert node.parts.table.limbo.covers(THERE, 0)
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_a_journal_without_space_for_its_segments_is_refused_by_name(world: World) -> None:
     node = node_of(world)
     await node.boot()

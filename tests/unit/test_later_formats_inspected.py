@@ -33,8 +33,7 @@ from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.sim.deterministic import SimDisk
 
-from .simulated import simulated
-from .test_journal_inspect import simulate, write
+from .test_journal_inspect import on_a_disk, write
 
 HOME = "/b/ledgers"
 UUID = uuid.UUID(int=3)
@@ -132,7 +131,7 @@ async def test_a_note_of_lengths_of_a_later_format_is_no_loss(newer):
 # --- journals ---------------------------------------------------------------------------------------------------------
 
 
-@simulated(simulate)
+@on_a_disk
 async def test_a_record_of_a_later_kind_in_an_old_block_is_no_damage_of_the_block(
     disk: SimDisk, *, monkeypatch
 ) -> None:
@@ -213,6 +212,7 @@ def two_journals(newer: Callable[..., Any]) -> SimDisk:
     """A journal whose superblock has a later format, and one with batches of a later and of the present format."""
     disks = []
 
+    @on_a_disk
     async def scenario(disk: SimDisk) -> None:
         with newer(superblock):
             await write(disk, [DeleteRecord(1)], directory="/b/one")
@@ -221,7 +221,7 @@ def two_journals(newer: Callable[..., Any]) -> SimDisk:
         await write(disk, [BatchRecord(later), BatchRecord(batch(7, 3))], [DeleteRecord(2)], directory="/b/two")
         disks.append(disk)
 
-    simulate(scenario)
+    scenario()
     return disks[0]
 
 

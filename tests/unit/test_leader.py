@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,9 +18,9 @@ from tallybook.sim.cluster.faulty_metadata import (
     MetadataFaultScript,
     RandomMetadataFaults,
 )
-from tallybook.sim.deterministic import run_seed
+from tallybook.sim.deterministic import World, run_seed
 
-from .simulated import simulated
+from ..simulated import Parts, on_stage
 
 LEASE = 9.0
 RECORD = "archive/leader"
@@ -133,28 +134,27 @@ async def stop(*processes: Process) -> None:
     await asyncio.gather(*(process.task for process in processes), return_exceptions=True)
 
 
-def play(scenario) -> None:
-    """Run ``scenario(stage)`` in simulated time."""
+@asynccontextmanager
+async def new_stage(world: World) -> AsyncIterator[Parts]:
+    stage = Stage(world)
+    yield {"stage": stage}
+    await stop(*stage.processes)
 
-    async def whole(world) -> None:
-        stage = Stage(world)
-        await scenario(stage)
-        await stop(*stage.processes)
 
-    run_seed(1, whole)
+with_candidates = on_stage(new_stage)
 
 
 # --- one after the other ----------------------------------------------------------------------------------------------
 
 
-@simulated(play)
+@with_candidates
 async def test_one_of_two_leads_for_as_long_as_it_likes(stage: Stage) -> None:
     await stage.leader_and_other()
     await stage.world.clock.sleep(50 * LEASE)
     assert stage.began == [("one", stage.began[0][1])]
 
 
-@simulated(play)
+@with_candidates
 async def test_of_candidates_that_begin_together_one_leads(stage: Stage) -> None:
     for n in range(5):
         stage.candidate(f"c{n}")
@@ -163,7 +163,7 @@ async def test_of_candidates_that_begin_together_one_leads(stage: Stage) -> None
     assert stage.together == []
 
 
-@simulated(play)
+@with_candidates
 async def test_a_leader_that_resigns_is_followed_at_the_next_poll(stage: Stage) -> None:
     one, other = await stage.leader_and_other(takes_to_end=2 * LEASE)
     await stage.world.clock.sleep(LEASE)
@@ -177,7 +177,7 @@ async def test_a_leader_that_resigns_is_followed_at_the_next_poll(stage: Stage) 
 
 
 @pytest.mark.parametrize("after", [n / 20 for n in range(60, 90)])
-@simulated(play)
+@with_candidates
 async def test_a_leader_that_leaves_during_a_renewal_still_resigns(stage: Stage, *, after) -> None:
     process = stage.candidate("one")
     await stage.leads("one")
@@ -187,7 +187,7 @@ async def test_a_leader_that_leaves_during_a_renewal_still_resigns(stage: Stage,
     assert await stage.holder() is None
 
 
-@simulated(play)
+@with_candidates
 async def test_a_leader_that_is_cut_off_stops_before_another_one_begins(stage: Stage) -> None:
     process, _ = await stage.leader_and_other(takes_to_end=(1 - WORK_SHARE) * LEASE)
     await stage.world.clock.sleep(2 * LEASE)
@@ -202,7 +202,7 @@ async def test_a_leader_that_is_cut_off_stops_before_another_one_begins(stage: S
     assert [name for name, _ in stage.began] == ["one", "other"]
 
 
-@simulated(play)
+@with_candidates
 async def test_a_leader_whose_store_is_away_for_a_moment_goes_on(stage: Stage) -> None:
     process = stage.candidate("one")
     stage.candidate("other")
@@ -215,7 +215,7 @@ async def test_a_leader_whose_store_is_away_for_a_moment_goes_on(stage: Stage) -
     assert [name for name, _ in stage.began] == stage.at_work
 
 
-@simulated(play)
+@with_candidates
 async def test_a_shorter_lease_of_ones_own_does_not_cut_that_of_another_short(stage: Stage) -> None:
     process = stage.candidate("one", lease=6 * LEASE)
     await stage.leads("one")
@@ -231,7 +231,7 @@ async def test_a_shorter_lease_of_ones_own_does_not_cut_that_of_another_short(st
 
 
 @pytest.mark.parametrize("clock_stood_still", [False, True])
-@simulated(play)
+@with_candidates
 async def test_a_leader_that_was_stopped_is_out_at_its_next_renewal(stage: Stage, *, clock_stood_still) -> None:
     process, _ = await stage.leader_and_other()
     await stage.world.clock.sleep(LEASE)
@@ -245,7 +245,7 @@ async def test_a_leader_that_was_stopped_is_out_at_its_next_renewal(stage: Stage
 
 
 @pytest.mark.parametrize("seconds", [LEASE, 3600.0])
-@simulated(play)
+@with_candidates
 async def test_a_candidate_that_was_stopped_does_not_take_its_absence_for_the_leaders(stage: Stage, *, seconds) -> None:
     _, process = await stage.leader_and_other()
     await stage.world.clock.sleep(LEASE / 2)
@@ -264,7 +264,7 @@ LOST = [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault
 
 @pytest.mark.parametrize("fault", LOST)
 @pytest.mark.parametrize("before", [0, 1, 2])
-@simulated(play)
+@with_candidates
 async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, fault, before) -> None:
     faults = MetadataFaultScript([])
     store = FaultyMetadataStore(stage.shared.client().store, faults, stage.world.clock)
@@ -281,7 +281,7 @@ async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, 
 
 
 @pytest.mark.parametrize("fault", LOST)
-@simulated(play)
+@with_candidates
 async def test_a_resigning_leader_settles_a_lost_answer(stage: Stage, *, fault) -> None:
     faults = MetadataFaultScript([])
     one = stage.candidate("one", store=FaultyMetadataStore(stage.shared.client().store, faults, stage.world.clock))
@@ -332,7 +332,7 @@ def test_two_never_work_at_once_despite_lost_answers_and_in_the_end_one_does(see
 # --- work that ends ---------------------------------------------------------------------------------------------------
 
 
-@simulated(play)
+@with_candidates
 async def test_work_that_ends_by_itself_ends_the_lead(stage: Stage) -> None:
     leadership = Leadership(stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE)
     done = []
@@ -353,7 +353,7 @@ def once(stage: Stage, *, lease: float = LEASE) -> tuple[Process, Leadership]:
     return process, Leadership(process, process, SeededRng("once"), record=RECORD, lease_s=lease)
 
 
-@simulated(play)
+@with_candidates
 async def test_work_that_is_done_once_waits_for_one_that_died_for_as_long_as_its_lease_was(stage: Stage) -> None:
     dead = json.dumps({"format": 1, "holder": "dead", "lease_ms": round(6_000 * LEASE)}).encode()
     await stage.shared.client().store.write_record(RECORD, dead, None)
@@ -367,7 +367,7 @@ async def test_work_that_is_done_once_waits_for_one_that_died_for_as_long_as_its
     assert 6 * LEASE <= done[0] <= 7 * LEASE
 
 
-@simulated(play)
+@with_candidates
 async def test_work_that_is_done_once_waits_anew_but_not_for_ever_where_another_one_takes_the_lead_from_it(
     stage: Stage,
 ) -> None:
@@ -391,7 +391,7 @@ async def test_work_that_is_done_once_waits_anew_but_not_for_ever_where_another_
     assert len(begun) == 1
 
 
-@simulated(play)
+@with_candidates
 async def test_work_that_is_done_once_says_that_the_store_is_away_and_blames_no_other(stage: Stage) -> None:
     process, leadership = once(stage)
     process.cut = True
@@ -400,7 +400,7 @@ async def test_work_that_is_done_once_says_that_the_store_is_away_and_blames_no_
     assert stage.world.clock.monotonic() <= 3 * LEASE
 
 
-@simulated(play)
+@with_candidates
 async def test_the_error_of_the_work_ends_the_lead(stage: Stage) -> None:
     async def work() -> None:
         raise InvariantViolation("this cannot be")
@@ -414,7 +414,7 @@ async def test_the_error_of_the_work_ends_the_lead(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"x", b"\xff", b"[]", b"{}", b'{"holder": 1, "lease_ms": 1}', b'{"holder": "x", "lease_ms": "1"}']
 )
-@simulated(play)
+@with_candidates
 async def test_a_record_that_is_none_is_damage(stage: Stage, *, value) -> None:
     await stage.shared.client().store.write_record(RECORD, value, None)
     one = stage.candidate("one")

@@ -15,9 +15,9 @@ from tallybook.bookie.ledgers.state import Ledger, LedgerRow
 from tallybook.bookie.ledgers.table import LedgerTable
 from tallybook.core.errors import DiskFailed, InvariantViolation, MetadataUnavailable, NoSuchLedger, Unauthorized
 from tallybook.core.keys import key_verifier
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
-from .simulated import simulated
+from ..simulated import simulated
 
 
 class Rows:
@@ -169,7 +169,7 @@ async def test_concurrent_users_of_an_unknown_ledger_share_one_read_of_the_metad
     assert unknown.verifier is None
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_metadata_that_never_answers_is_given_up_on(world: World) -> None:
     async def lookup(ledger_id: int) -> LedgerFacts:
         await world.clock.sleep(3600)

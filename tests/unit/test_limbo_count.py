@@ -17,9 +17,9 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import LedgerPage
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
-from .simulated import simulated
+from ..simulated import simulated
 
 TWO = Quorum(2, 2, 1)
 REPLACED = Limbo(events=1, below=9)
@@ -42,7 +42,7 @@ def table(rows: dict[int, LedgerRow], limbo: Limbo = REPLACED) -> LedgerTable:
     return LedgerTable(load, limbo, max_idle=4)
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_ledgers_are_named_whose_entries_a_bookie_is_to_have_or_may_be(world: World) -> None:
     client = MemoryMetadata(SeededRng(1)).client()
     for each in (
@@ -59,7 +59,7 @@ async def test_ledgers_are_named_whose_entries_a_bookie_is_to_have_or_may_be(wor
     assert [each async for each in named_ledgers(client.store, "b1", 6, pace)] == [0, 2, 3]
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_a_listing_that_was_cut_off_is_no_count_and_the_index_stays_in_doubt(world: World) -> None:
     client = MemoryMetadata(SeededRng(1)).client()
     await client.store.create_ledger(ledger(0, "b1 b2"))
@@ -79,7 +79,7 @@ async def test_a_listing_that_was_cut_off_is_no_count_and_the_index_stays_in_dou
     assert count.ledgers == 1
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_entries_without_a_row_count_until_they_are_restored_and_are_not_searched_again(world: World) -> None:
     rows: dict[int, LedgerRow] = {}
     walks = 0
@@ -104,7 +104,7 @@ async def test_entries_without_a_row_count_until_they_are_restored_and_are_not_s
     assert not count.index_in_doubt
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_while_the_metadata_do_not_answer_the_last_count_stands(world: World) -> None:
     away = False
 
@@ -122,7 +122,7 @@ async def test_while_the_metadata_do_not_answer_the_last_count_stands(world: Wor
 
 
 @pytest.mark.parametrize("why", ["the metadata are away", "the metadata are an older copy"])
-@simulated(run_seed, 1)
+@simulated
 async def test_the_index_is_in_doubt_until_a_count_by_metadata_that_are_believed_finds_no_ledger_in_limbo(
     world: World, *, why: str
 ) -> None:
@@ -143,7 +143,7 @@ async def test_the_index_is_in_doubt_until_a_count_by_metadata_that_are_believed
     assert not count.index_in_doubt
 
 
-@simulated(run_seed, 1)
+@simulated
 async def test_a_bookie_that_never_lost_anything_sends_no_requests(world: World) -> None:
     def named(_below: int, _pace: RateLimiter) -> AsyncIterator[int]:
         raise AssertionError

@@ -1,7 +1,8 @@
 """The end of limbo: once the bookie has everything that the metadata name it for; its ledgers stay fenced."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,32 +13,32 @@ from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import DiskFailed, EntryUnknown, LedgerFenced, TallybookError
 from tallybook.core.limits import KIB
 from tallybook.core.quorum import Quorum
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated import simulated
+from ..simulated import Parts, on_stage
 
 ENTRIES = 6
 BELOW = 50
 
 
-def in_limbo(scenario: Callable[[DiskBookie, World], Awaitable[None]]) -> None:
-    """Run ``scenario`` with a bookie that has entries 0 and 1 of ledger 1, in limbo, in a log, and 4 in memory."""
+@asynccontextmanager
+async def bookie_in_limbo(world: World) -> AsyncIterator[Parts]:
+    """A bookie that has entries 0 and 1 of ledger 1, in limbo, in a log, and 4 in memory."""
+    settings = tiny_settings(entry_log_bytes=8 * KIB)
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW), settings)
+    await node.boot()
+    for entry_id in (0, 1):
+        assert (await node.add(batch_of(entry_id))).code == 0
+    await node.stop()
+    await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, BELOW))
+    await node.boot()
+    assert (await node.add(batch_of(4), kind=AddKind.RECOVERY)).code == 0
+    yield {"node": node}
+    await node.stop()
 
-    async def run(world: World) -> None:
-        settings = tiny_settings(entry_log_bytes=8 * KIB)
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW), settings)
-        await node.boot()
-        for entry_id in (0, 1):
-            assert (await node.add(batch_of(entry_id))).code == 0
-        await node.stop()
-        await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, BELOW))
-        await node.boot()
-        assert (await node.add(batch_of(4), kind=AddKind.RECOVERY)).code == 0
-        await scenario(node, world)
-        await node.stop()
 
-    run_seed(1, run)
+in_limbo = on_stage(bookie_in_limbo)
 
 
 async def end_limbo(node: DiskBookie, named: list[tuple[int, int]]) -> None:
@@ -59,7 +60,7 @@ async def said_of(node: DiskBookie, entry_id: int) -> str:
 @pytest.mark.parametrize(
     ("named", "missing"), [([(0, 5)], 2), ([(0, 1), (3, 4)], 3), ([(4, 5)], 5), ([(5, 5)], 5), ([(2, 10**15)], 2)]
 )
-@simulated(in_limbo)
+@in_limbo
 async def test_a_limbo_does_not_end_while_an_entry_is_missing_that_the_metadata_name_the_bookie_for(
     node: DiskBookie, *, named: list[tuple[int, int]], missing: int
 ) -> None:
@@ -72,7 +73,7 @@ async def test_a_limbo_does_not_end_while_an_entry_is_missing_that_the_metadata_
     assert await said_of(node, missing) == "EntryUnknown"
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_a_limbo_of_an_open_ledger_that_grows_elsewhere_ends_without_a_fence(node: DiskBookie) -> None:
     shares = (AssignedEntries("b1", Quorum(1, 1, 1), 0, 0, 1), AssignedEntries("b2", Quorum(1, 1, 1), 0, 2, 9))
     node.metadata.confirmed_prefixes[1] = ConfirmedPrefix(9, closed=False, shares=shares, growing=("b2",))
@@ -85,7 +86,7 @@ async def test_a_limbo_of_an_open_ledger_that_grows_elsewhere_ends_without_a_fen
     assert not (await node.bookie.read_lac(1)).fenced
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_a_fence_that_is_set_while_a_ledger_leaves_limbo_stays(node: DiskBookie) -> None:
     with pytest.raises(EntryUnknown):
         await node.bookie.fence(1, b"")
@@ -97,7 +98,7 @@ async def test_a_fence_that_is_set_while_a_ledger_leaves_limbo_stays(node: DiskB
     assert (await node.add(batch_of(9))).code == LedgerFenced.wire_code
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_of_a_striped_ledger_only_the_stripes_of_the_bookie_must_be_there(node: DiskBookie) -> None:
     striped = Quorum(3, 1, 1, stripe_entries=2)
     for position, missing in ((0, 6), (1, 2), (2, 5)):
@@ -112,7 +113,7 @@ async def test_of_a_striped_ledger_only_the_stripes_of_the_bookie_must_be_there(
     await node.bookie.end_limbo(1)
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_what_is_in_a_lost_log_is_not_there(node: DiskBookie) -> None:
     await node.stop()
     await node.disk.unlink(f"{ROOT}/ledgers/entrylog-0000000000000001.log")
@@ -125,7 +126,7 @@ async def test_what_is_in_a_lost_log_is_not_there(node: DiskBookie) -> None:
     assert await said_of(node, 0) == "held"
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_many_batches_are_looked_through_in_pages(node: DiskBookie) -> None:
     count = 2_100
     for first in range(10, 10 + count, 100):
@@ -136,7 +137,7 @@ async def test_many_batches_are_looked_through_in_pages(node: DiskBookie) -> Non
     assert await said_of(node, 10 + count) == "EntryAbsent"
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_a_limbo_does_not_seem_to_have_ended_before_its_end_is_durable(node: DiskBookie, world: World) -> None:
     """A repair would not check again, and a crash brings it back."""
 
@@ -155,7 +156,7 @@ async def test_a_limbo_does_not_seem_to_have_ended_before_its_end_is_durable(nod
     assert await said_of(node, 5) == "EntryAbsent"
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_an_end_that_was_cancelled_is_made_durable_by_the_next_one(node: DiskBookie, world: World) -> None:
     node.disk.fail("sync", "index/changes.log", error=None, delay_seconds=5)
     ending = asyncio.ensure_future(end_limbo(node, []))
@@ -169,7 +170,7 @@ async def test_an_end_that_was_cancelled_is_made_durable_by_the_next_one(node: D
     assert await said_of(node, 5) == "EntryAbsent"
 
 
-@simulated(in_limbo)
+@in_limbo
 async def test_a_ledger_whose_state_cannot_be_read_counts_as_one_in_limbo_and_ends_no_pass(
     node: DiskBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,10 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk.port import Space
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from ..simulated import simulated
 
 ONE = "/disk1/logs"
 TWO = "/disk2/logs"
@@ -171,116 +173,112 @@ async def test_an_append_that_finds_its_disk_full_succeeds_elsewhere_when_it_is_
     await logs.close()
 
 
-def test_j01_while_one_of_two_directories_is_slow_no_mark_moves() -> None:
-    async def scenario(world: World) -> None:
-        settings = tiny_settings(
-            ledger_directories=[ONE, TWO],
-            journal_directories=["/disk1/journal", "/disk2/journal"],
-            entry_log_bytes=4096,
-        )
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
-        await node.boot()
-        for turn in range(3):
-            for ledger_id in (1, 2):
-                assert (await node.add(batch_of(turn, ledger_id=ledger_id))).code == 0
-            if turn < 2:
-                await node.bookie.flush()
-        assert homes(node.disk, ONE, TWO) == [[log_name(1)], [log_name(2)]]
-        # The next checkpoint finishes the log in the second directory and goes on in the first one.
-        slow = node.disk.fail("sync", TWO, error=None, delay_seconds=60)
-        asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
-        before = [await trim_mark(node.disk, path) for path in settings.journal_directories]
-        await world.clock.sleep(30)
-        assert slow.seen
-        assert [await trim_mark(node.disk, path) for path in settings.journal_directories] == before
-        await node.lose_power()
-        await node.boot()
-        for turn in range(3):
-            for ledger_id in (1, 2):
-                answer = await node.bookie.read_batches(ledger_id, turn, turn, 1)
-                assert answer.batches == (batch_of(turn, ledger_id=ledger_id),)
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_a_bookie_with_one_disk_short_of_space_takes_adds_and_with_all_of_them_short_it_does_not() -> None:
-    async def scenario(world: World) -> None:
-        settings = tiny_settings(ledger_directories=[OWN, TWO])
-        disk = Disks(rng=world.rng)
-        node = DiskBookie(disk, world.clock, KnownMetadata(), settings)
-        await node.boot()
-        for entry_id, (own, two, code) in enumerate(
-            [
-                (900, 800, 0),
-                (40, 800, 0),
-                (40, 30, BookieReadOnly.wire_code),
-                (40, 70, BookieReadOnly.wire_code),
-                (40, 90, 0),
-                (900, 20, 0),
-            ]
-        ):
-            disk.free = {OWN: own, TWO: two}
-            await world.clock.sleep(2 * POLL_SECONDS)
-            assert (await node.add(batch_of(entry_id))).code == code, (own, two)
-            assert node.bookie.read_only is bool(code)
+@simulated
+async def test_j01_while_one_of_two_directories_is_slow_no_mark_moves(world: World) -> None:
+    settings = tiny_settings(
+        ledger_directories=[ONE, TWO],
+        journal_directories=["/disk1/journal", "/disk2/journal"],
+        entry_log_bytes=4096,
+    )
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+    await node.boot()
+    for turn in range(3):
+        for ledger_id in (1, 2):
+            assert (await node.add(batch_of(turn, ledger_id=ledger_id))).code == 0
+        if turn < 2:
             await node.bookie.flush()
-        assert homes(disk, OWN, TWO) == [[log_name(1), log_name(3)], [log_name(2)]]
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, scenario)
-
-
-def test_a_bookie_whose_index_has_no_space_takes_no_adds_however_much_there_is_for_entry_logs() -> None:
-    async def scenario(world: World) -> None:
-        disk = Disks(rng=world.rng)
-        node = DiskBookie(disk, world.clock, KnownMetadata(), tiny_settings(ledger_directories=[TWO]))
-        disk.free = {f"{ROOT}/index": 10}
-        await node.boot()
-        assert (await node.add(batch_of(0))).code == BookieReadOnly.wire_code
-        await node.stop()
-
-    run_seed(1, scenario)
+    assert homes(node.disk, ONE, TWO) == [[log_name(1)], [log_name(2)]]
+    # The next checkpoint finishes the log in the second directory and goes on in the first one.
+    slow = node.disk.fail("sync", TWO, error=None, delay_seconds=60)
+    asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
+    before = [await trim_mark(node.disk, path) for path in settings.journal_directories]
+    await world.clock.sleep(30)
+    assert slow.seen
+    assert [await trim_mark(node.disk, path) for path in settings.journal_directories] == before
+    await node.lose_power()
+    await node.boot()
+    for turn in range(3):
+        for ledger_id in (1, 2):
+            answer = await node.bookie.read_batches(ledger_id, turn, turn, 1)
+            assert answer.batches == (batch_of(turn, ledger_id=ledger_id),)
+    await node.stop()
 
 
-def test_a_bookie_drops_compacts_and_scrubs_logs_wherever_they_are() -> None:
-    async def scenario(world: World) -> None:
-        settings = tiny_settings(
-            ledger_directories=[ONE, TWO], entry_log_bytes=16 * KIB, compact_below_percent=60, scrub_period_s=60
-        )
-        disk, metadata = Disks(rng=world.rng), KnownMetadata()
-        node = DiskBookie(disk, world.clock, metadata, settings)
-        await node.boot()
-        for turn in range(6):
-            disk.free = {ONE: 900 - turn % 2, TWO: 900 - (turn + 1) % 2}
-            for ledger_id in (1, 2):
-                batch = batch_of(turn, ledger_id=ledger_id, payload=bytes(5000 * ledger_id))
-                assert (await node.add(batch)).code == 0
-            await node.bookie.flush()
-            await world.clock.sleep(1.0)  # for the journal's next segment
-        assert all(len(names) >= 2 for names in homes(disk, ONE, TWO))
-        metadata.dispositions[2] = LedgerDisposition.RELEASED
-        await node.bookie.collect()
-        await node.bookie.collect()
-        left = [name for names in homes(disk, ONE, TWO) for name in names]
-        assert node.bookie.stats()["entry_logs_removed_total"] >= 4
-        assert len(left) < 6
-        for turn in range(6):
-            answer = await node.bookie.read_batches(1, turn, turn, 1 << 20)
-            assert answer.batches == (batch_of(turn, payload=bytes(5000)),)
-        await node.stop()
-        await node.boot()
-        disk.free[ONE] = 950
-        assert (await node.add(batch_of(6))).code == 0
+@simulated
+async def test_a_bookie_with_one_disk_short_of_space_takes_adds_and_with_all_of_them_short_it_does_not(
+    world: World,
+) -> None:
+    settings = tiny_settings(ledger_directories=[OWN, TWO])
+    disk = Disks(rng=world.rng)
+    node = DiskBookie(disk, world.clock, KnownMetadata(), settings)
+    await node.boot()
+    for entry_id, (own, two, code) in enumerate(
+        [
+            (900, 800, 0),
+            (40, 800, 0),
+            (40, 30, BookieReadOnly.wire_code),
+            (40, 70, BookieReadOnly.wire_code),
+            (40, 90, 0),
+            (900, 20, 0),
+        ]
+    ):
+        disk.free = {OWN: own, TWO: two}
+        await world.clock.sleep(2 * POLL_SECONDS)
+        assert (await node.add(batch_of(entry_id))).code == code, (own, two)
+        assert node.bookie.read_only is bool(code)
         await node.bookie.flush()
-        answer = await node.bookie.read_batches(1, 0, 5, 1 << 20)
-        assert len(answer.batches) == 6
-        # All that is left lies in both directories, and one round goes through it.
-        assert all(homes(disk, ONE, TWO))
-        await world.clock.sleep(150.0)
-        assert node.bookie.stats()["scrubbed_bytes_total"] >= 6 * 5000
-        await node.stop()
-        assert node.failures == []
+    assert homes(disk, OWN, TWO) == [[log_name(1), log_name(3)], [log_name(2)]]
+    await node.stop()
+    assert node.failures == []
 
-    run_seed(1, scenario)
+
+@simulated
+async def test_a_bookie_whose_index_has_no_space_takes_no_adds_however_much_there_is_for_entry_logs(
+    world: World,
+) -> None:
+    disk = Disks(rng=world.rng)
+    node = DiskBookie(disk, world.clock, KnownMetadata(), tiny_settings(ledger_directories=[TWO]))
+    disk.free = {f"{ROOT}/index": 10}
+    await node.boot()
+    assert (await node.add(batch_of(0))).code == BookieReadOnly.wire_code
+    await node.stop()
+
+
+@simulated
+async def test_a_bookie_drops_compacts_and_scrubs_logs_wherever_they_are(world: World) -> None:
+    settings = tiny_settings(
+        ledger_directories=[ONE, TWO], entry_log_bytes=16 * KIB, compact_below_percent=60, scrub_period_s=60
+    )
+    disk, metadata = Disks(rng=world.rng), KnownMetadata()
+    node = DiskBookie(disk, world.clock, metadata, settings)
+    await node.boot()
+    for turn in range(6):
+        disk.free = {ONE: 900 - turn % 2, TWO: 900 - (turn + 1) % 2}
+        for ledger_id in (1, 2):
+            batch = batch_of(turn, ledger_id=ledger_id, payload=bytes(5000 * ledger_id))
+            assert (await node.add(batch)).code == 0
+        await node.bookie.flush()
+        await world.clock.sleep(1.0)  # for the journal's next segment
+    assert all(len(names) >= 2 for names in homes(disk, ONE, TWO))
+    metadata.dispositions[2] = LedgerDisposition.RELEASED
+    await node.bookie.collect()
+    await node.bookie.collect()
+    left = [name for names in homes(disk, ONE, TWO) for name in names]
+    assert node.bookie.stats()["entry_logs_removed_total"] >= 4
+    assert len(left) < 6
+    for turn in range(6):
+        answer = await node.bookie.read_batches(1, turn, turn, 1 << 20)
+        assert answer.batches == (batch_of(turn, payload=bytes(5000)),)
+    await node.stop()
+    await node.boot()
+    disk.free[ONE] = 950
+    assert (await node.add(batch_of(6))).code == 0
+    await node.bookie.flush()
+    answer = await node.bookie.read_batches(1, 0, 5, 1 << 20)
+    assert len(answer.batches) == 6
+    # All that is left lies in both directories, and one round goes through it.
+    assert all(homes(disk, ONE, TWO))
+    await world.clock.sleep(150.0)
+    assert node.bookie.stats()["scrubbed_bytes_total"] >= 6 * 5000
+    await node.stop()
+    assert node.failures == []

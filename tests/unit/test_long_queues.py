@@ -68,9 +68,9 @@ async def cpu_s(work: Awaitable[None]) -> float:
 
 
 @pytest.mark.parametrize("drain", [attach, tell_lacs, take_turns])
-@scripted
+@scripted()
 async def test_a_line_of_very_many_takes_as_long_for_each_as_a_short_one(
-    bookie: Scripted, drain: Callable[[Scripted, int], Awaitable[None]]
+    bookie: Scripted, *, drain: Callable[[Scripted, int], Awaitable[None]]
 ) -> None:
     few = max([await cpu_s(drain(bookie, FEW)) for _ in range(2)])
     assert await cpu_s(drain(bookie, MANY)) < MOST * few

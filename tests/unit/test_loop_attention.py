@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from tallybook.client.writer.loop_attention import BEAT_S, LoopAttention
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 
+from ..simulated import Parts, on_stage
 from ..support.late_clock import LateClock
 
 
-def played(body: Callable[[LateClock], Awaitable[None]]) -> Callable[[], None]:
-    """Run the decorated coroutine as a test."""
-
-    def test() -> None:
-        async def play(world: World) -> None:
-            await body(LateClock(world.clock))
-
-        run_seed(1, play)
-
-    return test
+@asynccontextmanager
+async def late_clock(world: World) -> AsyncIterator[Parts]:
+    yield {"clock": LateClock(world.clock)}
 
 
-@played
+with_late_clock = on_stage(late_clock)
+
+
+@with_late_clock
 async def test_judged_time_runs_with_the_clock_while_the_loop_is_in_time(clock: LateClock) -> None:
     attention = LoopAttention(clock)
     before = attention.now()
@@ -35,7 +33,7 @@ async def test_judged_time_runs_with_the_clock_while_the_loop_is_in_time(clock: 
     assert attention.now() - before == pytest.approx(200)
 
 
-@played
+@with_late_clock
 async def test_an_eighth_of_the_time_by_which_the_loop_is_late_counts(clock: LateClock) -> None:
     attention = LoopAttention(clock)
     with attention:
@@ -51,7 +49,7 @@ async def test_an_eighth_of_the_time_by_which_the_loop_is_late_counts(clock: Lat
         assert attention.now() - attention.at(sent_at) == pytest.approx(30, abs=4 * BEAT_S)
 
 
-@played
+@with_late_clock
 async def test_a_stall_that_begins_with_a_send_is_seen_and_the_beat_ends_without_waiters(
     clock: LateClock,
 ) -> None:

@@ -13,9 +13,10 @@ from tallybook.bookie.storage.location import Location
 from tallybook.core.errors import EntryUnknown, LedgerFenced, MetadataUnavailable
 from tallybook.metadata.records.restored_store import RestoreRecord, ids_below
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import NO_LATENCY, SimDisk, World, run_seed
+from tallybook.sim.deterministic import NO_LATENCY, SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
+from ..simulated import on_stage, simulated, world_alone
 from ..support.damage import said_of, zero_block
 from .loss_parts import accept, empty
 
@@ -71,27 +72,27 @@ async def marker(node: DiskBookie) -> Limbo:
 
 
 @pytest.mark.parametrize("what", ["the index", "records of the journal", "the journal"])
-def test_a_fence_that_was_lost_beside_an_older_copy_of_the_metadata_is_not_forgotten(what: str) -> None:
-    async def scenario(world: World) -> None:
-        node, _ = await fenced(world)
-        if what == "records of the journal":
-            await damage_journal(node, world)
-        else:
-            await empty(node.disk, f"{ROOT}/{what.removeprefix('the ')}")
-        node.metadata.id_counter = OLDER
-        if what == "the journal":
-            await accept(node)
-        await node.boot()
-        assert (await marker(node)).below == BELOW
-        await node.stop()
-        node.metadata.id_counter = BELOW  # an operator has brought back the right copy
-        await node.boot()
-        assert await said_of(node, FENCED, 0) == "EntryUnknown"
-        code = (await node.add(batch_of(0, ledger_id=FENCED))).code
-        assert code == (EntryUnknown if what == "the index" else LedgerFenced).wire_code
-        await node.stop()
-
-    run_seed(1, scenario)
+@simulated
+async def test_a_fence_that_was_lost_beside_an_older_copy_of_the_metadata_is_not_forgotten(
+    world: World, *, what: str
+) -> None:
+    node, _ = await fenced(world)
+    if what == "records of the journal":
+        await damage_journal(node, world)
+    else:
+        await empty(node.disk, f"{ROOT}/{what.removeprefix('the ')}")
+    node.metadata.id_counter = OLDER
+    if what == "the journal":
+        await accept(node)
+    await node.boot()
+    assert (await marker(node)).below == BELOW
+    await node.stop()
+    node.metadata.id_counter = BELOW  # an operator has brought back the right copy
+    await node.boot()
+    assert await said_of(node, FENCED, 0) == "EntryUnknown"
+    code = (await node.add(batch_of(0, ledger_id=FENCED))).code
+    assert code == (EntryUnknown if what == "the index" else LedgerFenced).wire_code
+    await node.stop()
 
 
 async def damage_journal(node: DiskBookie, world: World) -> None:
@@ -104,84 +105,80 @@ async def damage_journal(node: DiskBookie, world: World) -> None:
     await zero_block(node.disk)
 
 
-def test_a_directory_that_takes_the_place_of_another_one_doubts_all_that_any_bookie_knew_of() -> None:
-    async def scenario(world: World) -> None:
-        node, notes = await fenced(world)
-        node.metadata.id_counter, notes.found = OLDER, RestoreRecord(OLDER, BELOW - 1, "b2", 1)
-        node.disk = SimDisk(world.rng, latency=NO_LATENCY)
-        settings = node.settings.model_copy(update={"bookie_id": next(iter(node.metadata.cookies))})
-        await replace_identity(settings, node.disk, node.metadata, SeededRng(3), notes.ids_below)
-        assert (await marker(node)).below == BELOW
-        await node.boot()
-        await check_doubted(node, FENCED)
-        await node.stop()
-
-    run_seed(1, scenario)
+@simulated
+async def test_a_directory_that_takes_the_place_of_another_one_doubts_all_that_any_bookie_knew_of(world: World) -> None:
+    node, notes = await fenced(world)
+    node.metadata.id_counter, notes.found = OLDER, RestoreRecord(OLDER, BELOW - 1, "b2", 1)
+    node.disk = SimDisk(world.rng, latency=NO_LATENCY)
+    settings = node.settings.model_copy(update={"bookie_id": next(iter(node.metadata.cookies))})
+    await replace_identity(settings, node.disk, node.metadata, SeededRng(3), notes.ids_below)
+    assert (await marker(node)).below == BELOW
+    await node.boot()
+    await check_doubted(node, FENCED)
+    await node.stop()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_ids_that_come_to_light_after_the_loss_are_doubted_too_also_of_ledgers_in_memory(restarts: bool) -> None:
-    async def scenario(world: World) -> None:
-        node, notes = await fenced(world)
-        await empty(node.disk, f"{ROOT}/index")
-        node.metadata.id_counter = OLDER
-        await node.boot()
-        beyond = BELOW + 5
-        assert await said_of(node, beyond, 0) == "EntryAbsent"
-        async with node.bookie.identified(beyond, b""):
-            await notes.report("b2", OLDER, beyond)
-            await node.bookie.compare_store()
-            await check_doubted(node, beyond)
-        assert await said_of(node, beyond + 1, 0) == "EntryAbsent"
-        if restarts:
-            await node.stop()
-            await node.boot()
-            await check_doubted(node, beyond)
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_a_loss_of_long_ago_puts_no_ledger_of_later_in_limbo_when_the_metadata_go_back() -> None:
-    async def scenario(world: World) -> None:
-        node, notes = await fenced(world)
-        await empty(node.disk, f"{ROOT}/index")
-        await node.boot()
-        await world.clock.sleep(FINAL_SECONDS)
+@simulated
+async def test_ids_that_come_to_light_after_the_loss_are_doubted_too_also_of_ledgers_in_memory(
+    world: World, *, restarts: bool
+) -> None:
+    node, notes = await fenced(world)
+    await empty(node.disk, f"{ROOT}/index")
+    node.metadata.id_counter = OLDER
+    await node.boot()
+    beyond = BELOW + 5
+    assert await said_of(node, beyond, 0) == "EntryAbsent"
+    async with node.bookie.identified(beyond, b""):
+        await notes.report("b2", OLDER, beyond)
         await node.bookie.compare_store()
+        await check_doubted(node, beyond)
+    assert await said_of(node, beyond + 1, 0) == "EntryAbsent"
+    if restarts:
         await node.stop()
         await node.boot()
-        later = BELOW + 5
-        await notes.report("b2", BELOW + 1, later)
-        await node.bookie.compare_store()
-        assert await said_of(node, later, 0) == "EntryAbsent"
-        assert (await marker(node)).below == BELOW
-        await node.stop()
-
-    run_seed(1, scenario, deadline_seconds=2 * FINAL_SECONDS)
+        await check_doubted(node, beyond)
+    await node.stop()
 
 
-def test_metadata_that_go_away_while_the_logs_are_read_do_not_waste_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
-        node, _ = await fenced(world)
-        await empty(node.disk, f"{ROOT}/index")
-        scan, scanned = EntryLogs.scan, []
+@on_stage(world_alone, deadline_seconds=2 * FINAL_SECONDS)
+async def test_a_loss_of_long_ago_puts_no_ledger_of_later_in_limbo_when_the_metadata_go_back(world: World) -> None:
+    node, notes = await fenced(world)
+    await empty(node.disk, f"{ROOT}/index")
+    await node.boot()
+    await world.clock.sleep(FINAL_SECONDS)
+    await node.bookie.compare_store()
+    await node.stop()
+    await node.boot()
+    later = BELOW + 5
+    await notes.report("b2", BELOW + 1, later)
+    await node.bookie.compare_store()
+    assert await said_of(node, later, 0) == "EntryAbsent"
+    assert (await marker(node)).below == BELOW
+    await node.stop()
 
-        def noting(logs: EntryLogs, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
-            scanned.append(log_id)
-            return scan(logs, log_id)
 
-        async def counter() -> int:
-            if scanned:
-                raise MetadataUnavailable("the metadata do not answer any more")
-            return BELOW
+@simulated
+async def test_metadata_that_go_away_while_the_logs_are_read_do_not_waste_that_work(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, _ = await fenced(world)
+    await empty(node.disk, f"{ROOT}/index")
+    scan, scanned = EntryLogs.scan, []
 
-        monkeypatch.setattr(EntryLogs, "scan", noting)
-        node.metadata.read_id_counter = counter  # type: ignore[method-assign]
-        await node.boot()
-        assert scanned
-        assert await said_of(node, 1, 0) == "held"
-        assert (await marker(node)).below == BELOW
-        await node.stop()
+    def noting(logs: EntryLogs, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        scanned.append(log_id)
+        return scan(logs, log_id)
 
-    run_seed(1, scenario)
+    async def counter() -> int:
+        if scanned:
+            raise MetadataUnavailable("the metadata do not answer any more")
+        return BELOW
+
+    monkeypatch.setattr(EntryLogs, "scan", noting)
+    node.metadata.read_id_counter = counter  # type: ignore[method-assign]
+    await node.boot()
+    assert scanned
+    assert await said_of(node, 1, 0) == "held"
+    assert (await marker(node)).below == BELOW
+    await node.stop()

@@ -16,7 +16,8 @@ from tallybook.sim.cluster.faulty_metadata import (
     MetadataFaultScript,
     RandomMetadataFaults,
 )
-from tallybook.sim.deterministic import run_seed
+
+from ..simulated import simulated
 
 
 class NoClock:
@@ -102,25 +103,23 @@ async def test_records_suffer_what_ledgers_do():
     assert faults.finished
 
 
-def test_r08_a_delayed_watch_fires_late_but_fires_even_after_a_cancelled_wait():
-    async def scenario(world) -> None:
-        shared = MemoryMetadata(SeededRng(1))
-        faulty = FaultyMetadataStore(
-            shared.client().store,
-            MetadataFaultScript([("changed", MetadataFault.DELAYED)]),
-            world.clock,
-            watch_delay_seconds=5,
-        )
-        watch = faulty.watch_ledger(7)
-        await shared.client().store.create_ledger(ledger())
-        before = world.clock.monotonic()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2):
-                await watch.changed()
-        await watch.changed()
-        assert world.clock.monotonic() == before + 2
-
-    run_seed(1, scenario)
+@simulated
+async def test_r08_a_delayed_watch_fires_late_but_fires_even_after_a_cancelled_wait(world) -> None:
+    shared = MemoryMetadata(SeededRng(1))
+    faulty = FaultyMetadataStore(
+        shared.client().store,
+        MetadataFaultScript([("changed", MetadataFault.DELAYED)]),
+        world.clock,
+        watch_delay_seconds=5,
+    )
+    watch = faulty.watch_ledger(7)
+    await shared.client().store.create_ledger(ledger())
+    before = world.clock.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2):
+            await watch.changed()
+    await watch.changed()
+    assert world.clock.monotonic() == before + 2
 
 
 def test_random_faults_are_the_same_for_the_same_seed_and_fit_their_operation():

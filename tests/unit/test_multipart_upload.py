@@ -1,7 +1,8 @@
 """``archive/objects/cloud/s3_writes.py``: part sizes, parts in flight, and cleanup after failures."""
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,8 @@ from tallybook.archive.objects.cloud import s3_writes
 from tallybook.archive.objects.cloud.s3_writes import IN_FLIGHT_BYTES, MAX_PARTS, MultipartUpload, part_bytes
 from tallybook.core.errors import ArchiveUnavailable, TallybookError
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import run_seed
+
+from ..simulated import on_stage
 
 MIB = 1 << 20
 KEY = "ledgers/1"
@@ -59,16 +61,15 @@ class Parts:
         self.open.pop(upload_id)
 
 
-def play(scene, **options):
-    """Run ``scene(world, parts, upload)`` on virtual time."""
+@asynccontextmanager
+async def new_upload(world, **options):
+    tasks = Tasks("s3", lambda name, error: pytest.fail(f"{name}: {error}"))
+    parts = Parts(world.clock, **options)
+    yield {"parts": parts, "upload": MultipartUpload(parts, KEY, tasks)}
+    await tasks.close()
 
-    async def staged(world):
-        tasks = Tasks("s3", lambda name, error: pytest.fail(f"{name}: {error}"))
-        parts = Parts(world.clock, **options)
-        await scene(world, parts, MultipartUpload(parts, KEY, tasks))
-        await tasks.close()
 
-    run_seed(1, staged)
+uploading = partial(on_stage, new_upload)
 
 
 def test_ten_thousand_parts_hold_the_largest_object_there_may_be():
@@ -80,97 +81,82 @@ def test_ten_thousand_parts_hold_the_largest_object_there_may_be():
     assert sum(sizes[:200]) < 4 << 30, "memory grows slowly"
 
 
-def test_an_object_of_one_part_is_put_whole():
-    async def scene(world, parts, upload):
-        await upload.write(b"abc")
-        await upload.write(bytearray(b"def"))
-        await upload.finish()
-        assert (parts.objects, parts.began) == ({KEY: b"abcdef"}, 0)
-
-    play(scene)
+@uploading()
+async def test_an_object_of_one_part_is_put_whole(parts, upload):
+    await upload.write(b"abc")
+    await upload.write(bytearray(b"def"))
+    await upload.finish()
+    assert (parts.objects, parts.began) == ({KEY: b"abcdef"}, 0)
 
 
-def test_parts_are_cut_wherever_the_writes_end(monkeypatch):
+@uploading()
+async def test_parts_are_cut_wherever_the_writes_end(parts, upload, *, monkeypatch):
     monkeypatch.setattr(s3_writes, "FIRST_PART_BYTES", 10)
     monkeypatch.setattr(s3_writes, "GROWS_EVERY", 2)
     data = bytes(range(256)) * 2
-
-    async def scene(world, parts, upload):
-        at, step = 0, 1
-        while at < len(data):
-            await upload.write(data[at : at + step])
-            at, step = at + step, step * 2
-        await upload.finish()
-        assert parts.objects == {KEY: data}
-
-    play(scene)
+    at, step = 0, 1
+    while at < len(data):
+        await upload.write(data[at : at + step])
+        at, step = at + step, step * 2
+    await upload.finish()
+    assert parts.objects == {KEY: data}
 
 
-def test_writes_wait_while_much_is_under_way():
-    async def scene(world, parts, upload):
-        for _ in range(12):
-            await upload.write(bytes(8 * MIB))
-        await upload.finish()
-        assert parts.most_under_way == IN_FLIGHT_BYTES
-        assert world.clock.monotonic() >= 1
-
-    play(scene)
+@uploading()
+async def test_writes_wait_while_much_is_under_way(world, parts, upload):
+    for _ in range(12):
+        await upload.write(bytes(8 * MIB))
+    await upload.finish()
+    assert parts.most_under_way == IN_FLIGHT_BYTES
+    assert world.clock.monotonic() >= 1
 
 
-def test_parts_larger_than_the_limit_are_sent_two_at_a_time(monkeypatch):
+@uploading()
+async def test_parts_larger_than_the_limit_are_sent_two_at_a_time(parts, upload, *, monkeypatch):
     monkeypatch.setattr(s3_writes, "IN_FLIGHT_BYTES", 10)
-
-    async def scene(world, parts, upload):
-        for _ in range(4):
-            await upload.write(bytes(8 * MIB))
-        await upload.finish()
-        assert parts.most_under_way == 16 * MIB
-
-    play(scene)
+    for _ in range(4):
+        await upload.write(bytes(8 * MIB))
+    await upload.finish()
+    assert parts.most_under_way == 16 * MIB
 
 
 @pytest.mark.parametrize(("size", "fails"), [(80 * MIB, 2), (17 * MIB, 3)])
-def test_a_part_that_cannot_be_sent_fails_the_upload_and_its_abort_leaves_nothing(size, fails):
-    async def scene(world, parts, upload):
-        with pytest.raises(ArchiveUnavailable, match=f"part {fails}"):  # noqa: PT012 - the last part fails the finish
-            await upload.write(bytes(size))
-            await upload.finish()
-        await upload.abort()
-        assert (parts.open, parts.objects, parts.under_way) == ({}, {}, 0)
-
-    play(scene, failing=[fails])
+@uploading()
+async def test_a_part_that_cannot_be_sent_fails_the_upload_and_its_abort_leaves_nothing(parts, upload, *, size, fails):
+    parts.failing = [fails]
+    with pytest.raises(ArchiveUnavailable, match=f"part {fails}"):  # noqa: PT012 - the last part fails the finish
+        await upload.write(bytes(size))
+        await upload.finish()
+    await upload.abort()
+    assert (parts.open, parts.objects, parts.under_way) == ({}, {}, 0)
 
 
 @pytest.mark.parametrize("timeout_s", [5, 0.1])
-def test_an_abort_waits_for_parts_in_flight_and_is_done_even_if_its_caller_is_cancelled(timeout_s):
-    async def scene(world, parts, upload):
-        await upload.write(bytes(16 * MIB))
-        await asyncio.sleep(0)
-        assert parts.under_way
-        with pytest.raises(TimeoutError) if timeout_s < 1 else nullcontext():
-            await asyncio.wait_for(upload.abort(), timeout_s)
-            assert (parts.open, parts.under_way) == ({}, 0)
-        await world.clock.sleep(5)
-        assert parts.open == {}
-
-    play(scene)
-
-
-def test_an_abort_that_fails_raises_nothing():
-    async def scene(world, parts, upload):
-        await upload.write(bytes(16 * MIB))
-        await upload.abort()
-        assert len(parts.open) == 1
-
-    play(scene, failing=["take back"])
+@uploading()
+async def test_an_abort_waits_for_parts_in_flight_and_is_done_even_if_its_caller_is_cancelled(
+    world, parts, upload, *, timeout_s
+):
+    await upload.write(bytes(16 * MIB))
+    await asyncio.sleep(0)
+    assert parts.under_way
+    with pytest.raises(TimeoutError) if timeout_s < 1 else nullcontext():
+        await asyncio.wait_for(upload.abort(), timeout_s)
+        assert (parts.open, parts.under_way) == ({}, 0)
+    await world.clock.sleep(5)
+    assert parts.open == {}
 
 
-def test_an_upload_that_has_ended_takes_no_more():
-    async def scene(world, parts, upload):
-        await upload.abort()
-        with pytest.raises(TallybookError):
-            await upload.write(b"x")
-        with pytest.raises(TallybookError):
-            await upload.finish()
+@uploading(failing=["take back"])
+async def test_an_abort_that_fails_raises_nothing(parts, upload):
+    await upload.write(bytes(16 * MIB))
+    await upload.abort()
+    assert len(parts.open) == 1
 
-    play(scene)
+
+@uploading()
+async def test_an_upload_that_has_ended_takes_no_more(parts, upload):
+    await upload.abort()
+    with pytest.raises(TallybookError):
+        await upload.write(b"x")
+    with pytest.raises(TallybookError):
+        await upload.finish()

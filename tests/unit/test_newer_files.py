@@ -16,9 +16,10 @@ from tallybook.bookie.storage.entry_log import lengths as entry_log_lengths
 from tallybook.bookie.storage.index import format as index_format
 from tallybook.core import batch
 from tallybook.core.errors import NewerFormat
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
+from ..simulated import simulated
 from .loss_parts import accept, everything_in
 
 LEDGER = 1
@@ -90,46 +91,44 @@ async def everything_is_there(node: DiskBookie) -> None:
 
 
 @pytest.mark.parametrize("what", CONSTANTS)
-def test_a_bookie_does_not_start_on_what_a_newer_one_has_written_and_changes_none_of_it(what, monkeypatch):
-    async def scenario(world: World) -> None:
-        with monkeypatch.context() as newer:
-            make_newer(what, newer)
-            node = await written_by_a_newer_one(world)
-        before = everything_in(node.disk)
-        with pytest.raises(NewerFormat, match="a newer Tallybook wrote it, and is needed"):
-            await node.boot()
-        assert everything_in(node.disk) == before
-        with nullcontext() if what in NOT_LOOKED_AT else pytest.raises(NewerFormat):
-            assert await accept(node) == []
-        assert everything_in(node.disk) == before, "nor is it given up as lost"
-        with monkeypatch.context() as newer:
-            make_newer(what, newer)
-            await node.boot()
-            await everything_is_there(node)
-            await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_an_index_of_a_newer_one_is_not_taken_for_a_lost_one():
-    async def scenario(world: World) -> None:
+@simulated
+async def test_a_bookie_does_not_start_on_what_a_newer_one_has_written_and_changes_none_of_it(
+    world: World, *, what, monkeypatch
+) -> None:
+    with monkeypatch.context() as newer:
+        make_newer(what, newer)
         node = await written_by_a_newer_one(world)
-        before, open_index = everything_in(node.disk), node._open_index
-
-        async def of_a_newer_one(directory: str, *, create: bool) -> None:
-            raise NewerFormat.of(f"{directory}/synced", 2, 1)
-
-        node._open_index = of_a_newer_one
-        with pytest.raises(NewerFormat, match=f"{ROOT}/index/synced"):
-            await node.boot()
-        assert everything_in(node.disk) == before, "no other one was made"
-        node._open_index = open_index
+    before = everything_in(node.disk)
+    with pytest.raises(NewerFormat, match="a newer Tallybook wrote it, and is needed"):
+        await node.boot()
+    assert everything_in(node.disk) == before
+    with nullcontext() if what in NOT_LOOKED_AT else pytest.raises(NewerFormat):
+        assert await accept(node) == []
+    assert everything_in(node.disk) == before, "nor is it given up as lost"
+    with monkeypatch.context() as newer:
+        make_newer(what, newer)
         await node.boot()
         await everything_is_there(node)
-        assert (await node.bookie.status()).limbo_events == 0
         await node.stop()
 
-    run_seed(1, scenario)
+
+@simulated
+async def test_an_index_of_a_newer_one_is_not_taken_for_a_lost_one(world: World) -> None:
+    node = await written_by_a_newer_one(world)
+    before, open_index = everything_in(node.disk), node._open_index
+
+    async def of_a_newer_one(directory: str, *, create: bool) -> None:
+        raise NewerFormat.of(f"{directory}/synced", 2, 1)
+
+    node._open_index = of_a_newer_one
+    with pytest.raises(NewerFormat, match=f"{ROOT}/index/synced"):
+        await node.boot()
+    assert everything_in(node.disk) == before, "no other one was made"
+    node._open_index = open_index
+    await node.boot()
+    await everything_is_there(node)
+    assert (await node.bookie.status()).limbo_events == 0
+    await node.stop()
 
 
 @pytest.mark.parametrize(
@@ -140,49 +139,46 @@ def test_an_index_of_a_newer_one_is_not_taken_for_a_lost_one():
     ],
     ids=["row of the index", "state of a ledger"],
 )
-def test_a_row_that_a_newer_one_has_written_is_neither_damaged_nor_in_limbo(module, numbers, monkeypatch):
-    async def scenario(world: World) -> None:
-        with monkeypatch.context() as newer:
-            for name, value in numbers.items():
-                newer.setattr(module, name, value)
-            node = await written_by_a_newer_one(world)
-            await node.boot()
-            await node.stop()
-        with pytest.raises(NewerFormat):
-            await start_and_fence(node)
-        await node.kill()
-        with monkeypatch.context() as newer:
-            for name, value in numbers.items():
-                newer.setattr(module, name, value)
-            await node.boot()
-            await everything_is_there(node)
-            status = await node.bookie.status()
-            assert (status.damaged_batches, status.limbo_events) == (0, 0)
-            await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_the_note_of_a_newer_scrub_is_left_as_it_is(monkeypatch):
-    period_s = 3600
-
-    async def scenario(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(scrub_period_s=period_s))
-        with monkeypatch.context() as newer:
-            newer.setattr(scrub, "VERSION", scrub.VERSION + 1)
-            await node.boot()
-            for entry_id in range(STORED):
-                assert (await node.add(batch_of(entry_id, ledger_id=LEDGER))).code == 0
-                await node.bookie.flush()
-            await world.clock.sleep(3 * period_s)
-            await node.stop()
-        note = node.disk.peek(f"{ROOT}/scrub")
-        assert note.startswith(b"tallybook scrub 2")
-        bookie = await node.boot()
-        await world.clock.sleep(3 * period_s)
-        assert (await bookie.status()).scrub_rounds > 1
-        assert node.disk.peek(f"{ROOT}/scrub") == note
+@simulated
+async def test_a_row_that_a_newer_one_has_written_is_neither_damaged_nor_in_limbo(
+    world: World, *, module, numbers, monkeypatch
+) -> None:
+    with monkeypatch.context() as newer:
+        for name, value in numbers.items():
+            newer.setattr(module, name, value)
+        node = await written_by_a_newer_one(world)
+        await node.boot()
         await node.stop()
-        assert node.failures == []
+    with pytest.raises(NewerFormat):
+        await start_and_fence(node)
+    await node.kill()
+    with monkeypatch.context() as newer:
+        for name, value in numbers.items():
+            newer.setattr(module, name, value)
+        await node.boot()
+        await everything_is_there(node)
+        status = await node.bookie.status()
+        assert (status.damaged_batches, status.limbo_events) == (0, 0)
+        await node.stop()
 
-    run_seed(1, scenario, deadline_seconds=20 * period_s)
+
+@simulated
+async def test_the_note_of_a_newer_scrub_is_left_as_it_is(world: World, *, monkeypatch) -> None:
+    period_s = 3600
+    node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(scrub_period_s=period_s))
+    with monkeypatch.context() as newer:
+        newer.setattr(scrub, "VERSION", scrub.VERSION + 1)
+        await node.boot()
+        for entry_id in range(STORED):
+            assert (await node.add(batch_of(entry_id, ledger_id=LEDGER))).code == 0
+            await node.bookie.flush()
+        await world.clock.sleep(3 * period_s)
+        await node.stop()
+    note = node.disk.peek(f"{ROOT}/scrub")
+    assert note.startswith(b"tallybook scrub 2")
+    bookie = await node.boot()
+    await world.clock.sleep(3 * period_s)
+    assert (await bookie.status()).scrub_rounds > 1
+    assert node.disk.peek(f"{ROOT}/scrub") == note
+    await node.stop()
+    assert node.failures == []

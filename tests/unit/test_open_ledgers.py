@@ -9,9 +9,10 @@ from tallybook.client.background import client_tasks
 from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, LedgersAtBookie, OpenLedgers
 from tallybook.core.errors import BookieUnavailable
 from tallybook.runtime.concurrency.loop_slices import SLICE_S
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 from tallybook.wire.messages import Attach
 
+from ..simulated import simulated
 from ..support.late_clock import LateClock
 
 
@@ -60,82 +61,80 @@ class Bookie:
         await self.tasks.close()
 
 
-def test_a_bookie_that_is_away_is_tried_less_and_less_often_and_not_any_more_once_nothing_is_open_there() -> None:
-    async def play(world: World) -> None:
-        bookie = Bookie(world)
-        await bookie.connect("b1")
-        bookie.ledgers.at("b1").attach(Attach(1, b""))
-        bookie.up = False
-        bookie.lose("b1")
-        await world.clock.sleep(300)
-        pauses = [later - before for before, later in zip(bookie.tried_at[1:], bookie.tried_at[2:], strict=False)]
-        assert pauses[0] <= 1
-        assert max(pauses) <= LONGEST_PAUSE_SECONDS
-        assert 300 / LONGEST_PAUSE_SECONDS <= len(pauses) <= 2 * 300 / LONGEST_PAUSE_SECONDS + 10
-        bookie.ledgers.at("b1").forget(1)
-        await world.clock.sleep(LONGEST_PAUSE_SECONDS)
-        tried = len(bookie.tried_at)
-        await world.clock.sleep(100)
-        assert len(bookie.tried_at) == tried
-        await bookie.close()
-
-    run_seed(1, play)
-
-
-def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_made_again_and_less_often_each_time() -> None:
-    async def play(world: World) -> None:
-        bookie = Bookie(world)
-        await bookie.connect("b1")
-        bookie.ledgers.at("b1").attach(Attach(1, b""))
-        bookie.drops = 8
-        bookie.lose("b1")
-        await world.clock.sleep(120)
-        assert bookie.carrier.attached == [1]
-        assert len(bookie.tried_at) == 10
-        assert bookie.tried_at[-1] - bookie.tried_at[1] > 2 * LONGEST_PAUSE_SECONDS
-        await bookie.close()
-
-    run_seed(1, play)
+@simulated
+async def test_a_bookie_that_is_away_is_tried_less_and_less_often_and_not_any_more_once_nothing_is_open_there(
+    world: World,
+) -> None:
+    bookie = Bookie(world)
+    await bookie.connect("b1")
+    bookie.ledgers.at("b1").attach(Attach(1, b""))
+    bookie.up = False
+    bookie.lose("b1")
+    await world.clock.sleep(300)
+    pauses = [later - before for before, later in zip(bookie.tried_at[1:], bookie.tried_at[2:], strict=False)]
+    assert pauses[0] <= 1
+    assert max(pauses) <= LONGEST_PAUSE_SECONDS
+    assert 300 / LONGEST_PAUSE_SECONDS <= len(pauses) <= 2 * 300 / LONGEST_PAUSE_SECONDS + 10
+    bookie.ledgers.at("b1").forget(1)
+    await world.clock.sleep(LONGEST_PAUSE_SECONDS)
+    tried = len(bookie.tried_at)
+    await world.clock.sleep(100)
+    assert len(bookie.tried_at) == tried
+    await bookie.close()
 
 
-def test_writers_are_notified_once_of_a_bookie_with_another_directory_and_stay_attached() -> None:
-    async def play(_world: World) -> None:
-        ledgers = LedgersAtBookie()
-        told: list[int] = []
-        ledgers.connection_opened(Carrier(), "first")
-        ledgers.attach(Attach(1, b""), "first", lambda: told.append(1))
-        ledgers.connection_opened(Carrier(), "first")
+@simulated
+async def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_made_again_and_less_often_each_time(
+    world: World,
+) -> None:
+    bookie = Bookie(world)
+    await bookie.connect("b1")
+    bookie.ledgers.at("b1").attach(Attach(1, b""))
+    bookie.drops = 8
+    bookie.lose("b1")
+    await world.clock.sleep(120)
+    assert bookie.carrier.attached == [1]
+    assert len(bookie.tried_at) == 10
+    assert bookie.tried_at[-1] - bookie.tried_at[1] > 2 * LONGEST_PAUSE_SECONDS
+    await bookie.close()
+
+
+@simulated
+async def test_writers_are_notified_once_of_a_bookie_with_another_directory_and_stay_attached() -> None:
+    ledgers = LedgersAtBookie()
+    told: list[int] = []
+    ledgers.connection_opened(Carrier(), "first")
+    ledgers.attach(Attach(1, b""), "first", lambda: told.append(1))
+    ledgers.connection_opened(Carrier(), "first")
+    await asyncio.sleep(0)
+    assert told == [], "the same one was started again"
+    ledgers.attach(Attach(2, b""), "second", lambda: told.append(2))
+    for _ in range(2):
+        carrier = Carrier()
+        ledgers.connection_opened(carrier, "second")
         await asyncio.sleep(0)
-        assert told == [], "the same one was started again"
-        ledgers.attach(Attach(2, b""), "second", lambda: told.append(2))
-        for _ in range(2):
-            carrier = Carrier()
-            ledgers.connection_opened(carrier, "second")
-            await asyncio.sleep(0)
-            assert (told, carrier.attached) == ([1], [1, 2])
-
-    run_seed(1, play)
+        assert (told, carrier.attached) == ([1], [1, 2])
 
 
-def test_the_event_loop_is_not_blocked_while_very_many_writers_are_notified_of_another_directory() -> None:
-    async def play(world: World) -> None:
-        clock, tasks = LateClock(world.clock), client_tasks("test")
-        ledgers = OpenLedgers(_never, clock, tasks, world.rng, first_pause_s=0.5).at("b1")
-        told: list[int] = []
+@simulated
+async def test_the_event_loop_is_not_blocked_while_very_many_writers_are_notified_of_another_directory(
+    world: World,
+) -> None:
+    clock, tasks = LateClock(world.clock), client_tasks("test")
+    ledgers = OpenLedgers(_never, clock, tasks, world.rng, first_pause_s=0.5).at("b1")
+    told: list[int] = []
 
-        def replaced(ledger_id: int) -> None:
-            clock.stand_still(SLICE_S)
-            told.append(ledger_id)
+    def replaced(ledger_id: int) -> None:
+        clock.stand_still(SLICE_S)
+        told.append(ledger_id)
 
-        for ledger_id in range(10):
-            ledgers.attach(Attach(ledger_id, b""), "first", partial(replaced, ledger_id))
-        ledgers.connection_opened(Carrier(), "second")
-        for done in range(10):
-            assert told == list(range(done))
-            await asyncio.sleep(0)
-        await tasks.close()
-
-    run_seed(1, play)
+    for ledger_id in range(10):
+        ledgers.attach(Attach(ledger_id, b""), "first", partial(replaced, ledger_id))
+    ledgers.connection_opened(Carrier(), "second")
+    for done in range(10):
+        assert told == list(range(done))
+        await asyncio.sleep(0)
+    await tasks.close()
 
 
 async def _never(bookie_id: str) -> None:

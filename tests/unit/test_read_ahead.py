@@ -26,8 +26,10 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.metrics.usage import Meter
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.deterministic import SimDisk, World, run_seed
+from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+from ..simulated import on_stage, world_alone
 
 ENTRIES = 4
 """In each batch."""
@@ -395,28 +397,26 @@ async def test_nothing_is_read_ahead_where_the_settings_do_not_want_it():
         assert (it.ahead.read_batches, len(it.ahead)) == (0, 0)
 
 
-def test_a_ledger_that_is_deleted_is_gone_for_a_reader_that_went_through_it() -> None:
-    async def run(world: World) -> None:
-        settings = tiny_settings(entry_log_bytes=256 * KIB, write_cache_bytes=256 * KIB, segment_bytes=256 * KIB)
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
-        await node.boot()
-        for first in range(0, 100, 2):
-            assert (await node.add(batch_of(first, 2, payload=bytes(500)))).code == 0
-        await node.bookie.flush()
-        for first in range(0, 40, 2):
-            assert (await node.bookie.read_batches(1, first, 99, 1)).batches
-        await world.clock.sleep(1)
-        assert node.bookie.stats()["read_ahead_bytes"]
-        assert node.bookie.stats()["read_ahead_used_batches_total"]
-        node.metadata.dispositions[1] = LedgerDisposition.RELEASED
-        await node.bookie.collect()
-        assert node.bookie.stats()["read_ahead_bytes"] == 0
-        with pytest.raises(NoSuchLedger):
-            await node.bookie.read_batches(1, 40, 99, 1)
-        await node.stop()
-        assert node.failures == []
-
-    run_seed(1, run, deadline_seconds=3600)
+@on_stage(world_alone, deadline_seconds=3600)
+async def test_a_ledger_that_is_deleted_is_gone_for_a_reader_that_went_through_it(world: World) -> None:
+    settings = tiny_settings(entry_log_bytes=256 * KIB, write_cache_bytes=256 * KIB, segment_bytes=256 * KIB)
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+    await node.boot()
+    for first in range(0, 100, 2):
+        assert (await node.add(batch_of(first, 2, payload=bytes(500)))).code == 0
+    await node.bookie.flush()
+    for first in range(0, 40, 2):
+        assert (await node.bookie.read_batches(1, first, 99, 1)).batches
+    await world.clock.sleep(1)
+    assert node.bookie.stats()["read_ahead_bytes"]
+    assert node.bookie.stats()["read_ahead_used_batches_total"]
+    node.metadata.dispositions[1] = LedgerDisposition.RELEASED
+    await node.bookie.collect()
+    assert node.bookie.stats()["read_ahead_bytes"] == 0
+    with pytest.raises(NoSuchLedger):
+        await node.bookie.read_batches(1, 40, 99, 1)
+    await node.stop()
+    assert node.failures == []
 
 
 @settings(deadline=None, max_examples=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 
 import pytest
 
@@ -12,12 +11,9 @@ from tallybook.core.errors import AccessDenied, Unauthenticated
 from tallybook.runtime.security.reauthorization import RECHECK_SECONDS, run_while_authorized
 from tallybook.sim.deterministic import World
 
-from .simulated_parts import on_stage
+from ..simulated import simulated
 
 CALLER = Principal("caller", frozenset(Permission))
-
-
-simulated = on_stage(nullcontext, deadline_seconds=10_000)
 
 
 class Looks:
@@ -59,7 +55,9 @@ class Work:
 
 @pytest.mark.parametrize("until_us", [None, 10**400], ids=["no expiry", "after all time"])
 @simulated
-async def test_an_authorized_caller_is_rechecked_once_a_minute_and_goes_on(world: World, until_us: int | None) -> None:
+async def test_an_authorized_caller_is_rechecked_once_a_minute_and_goes_on(
+    world: World, *, until_us: int | None
+) -> None:
     look, work = Looks(world), Work()
     look.principal = CALLER.with_identity("its identity", until_us)
     doing = asyncio.create_task(run_while_authorized(work(), look.principal, look, world.clock))
@@ -72,7 +70,7 @@ async def test_an_authorized_caller_is_rechecked_once_a_minute_and_goes_on(world
 
 @pytest.mark.parametrize("refusal", [AccessDenied("revoked"), ZeroDivisionError("a slip")])
 @simulated
-async def test_a_recheck_that_fails_ends_the_work_and_its_error_is_raised(world: World, refusal: Exception) -> None:
+async def test_a_recheck_that_fails_ends_the_work_and_its_error_is_raised(world: World, *, refusal: Exception) -> None:
     look, work = Looks(world), Work()
     doing = asyncio.create_task(run_while_authorized(work(), look.principal, look, world.clock))
     await world.clock.sleep(1)
@@ -85,7 +83,7 @@ async def test_a_recheck_that_fails_ends_the_work_and_its_error_is_raised(world:
 
 @pytest.mark.parametrize("until_s", [0.5, 45.0, 61.0, 3_601.0])
 @simulated
-async def test_an_expiry_ends_the_work_at_once_and_not_at_the_next_recheck(world: World, until_s: float) -> None:
+async def test_an_expiry_ends_the_work_at_once_and_not_at_the_next_recheck(world: World, *, until_s: float) -> None:
     look, work = Looks(world, until_s), Work()
     with pytest.raises(Unauthenticated, match="expired"):
         await run_while_authorized(work(), look.principal, look, world.clock)

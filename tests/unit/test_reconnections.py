@@ -17,7 +17,7 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import World
 
-from .simulated_parts import on_stage
+from ..simulated import Parts, on_stage
 
 SETTINGS = ClientSettings(connect_timeout_ms=3000, reconnect_ms=500)
 
@@ -81,7 +81,7 @@ class Street:
 
 
 @asynccontextmanager
-async def street(world: World) -> AsyncIterator[Street]:
+async def street(world: World) -> AsyncIterator[Parts]:
     made = Street(world)
 
     async def open_bookie(_transport: object, address: str, *, expected: Incarnation, **_: object) -> Connection:
@@ -90,7 +90,7 @@ async def street(world: World) -> AsyncIterator[Street]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "open_bookie", open_bookie)
         made.move_in("first:1", 1)
-        yield made
+        yield {"town": made}
         await made.pool.close()
         await made.tasks.close()
 
@@ -119,7 +119,7 @@ async def test_a_bookie_that_moved_is_found_by_the_membership(town: Street) -> N
 
 @pytest.mark.parametrize("left_behind", ["silent", "strangers"])
 @in_a_street
-async def test_a_server_at_the_old_address_does_not_hide_the_new_one(town: Street, left_behind: str) -> None:
+async def test_a_server_at_the_old_address_does_not_hide_the_new_one(town: Street, *, left_behind: str) -> None:
     await town.pool.get("b1")
     getattr(town, left_behind).add("first:1")
     town.move_in("second:1", 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,11 +14,9 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.deterministic import World
 
-from .simulated_parts import on_stage
+from ..simulated import simulated
 
 NAME = "streams/one"
-
-simulated = on_stage(nullcontext)
 
 
 class Rig:
@@ -43,9 +39,9 @@ def with_mark(mark: bytes):
     return lambda found: found if found is not None and mark in found.split() else (found or b"") + b" " + mark
 
 
-@given(st.lists(st.sampled_from(list(MetadataFault)[:4]), max_size=12), st.booleans())
+@given(faults=st.lists(st.sampled_from(list(MetadataFault)[:4]), max_size=12), there_before=st.booleans())
 @simulated
-async def test_a_change_is_made_once_despite_failed_attempts(world: World, faults, there_before) -> None:
+async def test_a_change_is_made_once_despite_failed_attempts(world: World, *, faults, there_before) -> None:
     rig = Rig(world, *(("write_record", fault) for fault in faults))
     if there_before:
         assert isinstance(await rig.other.write_record(NAME, b" first", None), Ok)

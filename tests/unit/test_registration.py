@@ -15,7 +15,7 @@ from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.deterministic import World
 
-from .simulated_parts import on_stage
+from ..simulated import Parts, on_stage
 
 INFO = BookieInfo("b1", "host:1", Incarnation("directory", 3), free_bytes=1000)
 SECONDS = 3.0
@@ -65,13 +65,13 @@ class Bookie:
 
 
 @asynccontextmanager
-async def registered_bookie(world: World) -> AsyncIterator[Bookie]:
+async def registered_bookie(world: World) -> AsyncIterator[Parts]:
     """A bookie whose registration is being kept."""
     bookie = Bookie(world)
     await bookie.registration.enter()
     bookie.keeping = asyncio.ensure_future(bookie.registration.keep())
     try:
-        yield bookie
+        yield {"bookie": bookie}
     finally:
         await bookie.keep_no_longer()
 
@@ -115,7 +115,7 @@ async def test_an_entry_that_an_earlier_attempt_of_its_own_left_behind_is_waited
 
 @pytest.mark.parametrize("other", [Incarnation("directory", 4), Incarnation("another directory", 1)])
 @registered
-async def test_another_process_under_its_id_ends_it(bookie: Bookie, other) -> None:
+async def test_another_process_under_its_id_ends_it(bookie: Bookie, *, other) -> None:
     bookie.metadata.expire("b1")
     await bookie.metadata.client().membership.register(replace(INFO, address="host:2", incarnation=other))
     with pytest.raises(MetadataConflict):

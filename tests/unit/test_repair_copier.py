@@ -19,7 +19,7 @@ from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.sim.deterministic import World
 from tallybook.sim.stage.disk_bookie import batch_of
 
-from .simulated_parts import on_stage
+from ..simulated import simulated
 
 
 class WorkingBookie:
@@ -106,9 +106,6 @@ def ledger(ledger_id: int, *bookies: str, entries: int = 1) -> LedgerMetadata:
     )  # fmt: skip
 
 
-simulated = on_stage(nullcontext)
-
-
 async def copy_all(world: World, bookies: Iterable[WorkingBookie], ledgers: Iterable[LedgerMetadata]) -> float:
     """Give the first bookie of each its copies, all at a time; how long that took."""
     began = world.clock.monotonic()
@@ -160,7 +157,7 @@ STAYS_BUSY = pytest.approx(BUSY_SECONDS, abs=1.5)
 )
 @simulated
 async def test_a_busy_bookie_is_asked_again_or_left_for_later(
-    world: World, busy: Iterable[int], refuses: Exception | None, took: float, copied: bool
+    world: World, *, busy: Iterable[int], refuses: Exception | None, took: float, copied: bool
 ) -> None:
     target = WorkingBookie(world, "target", busy=busy, refuses=refuses)
     began = world.clock.monotonic()
@@ -202,7 +199,7 @@ async def test_entries_before_one_without_copies_are_delivered_and_then_the_loss
 @pytest.mark.parametrize("error", [NoSuchLedger("it was deleted"), InvariantViolation("a defect")])
 @simulated
 async def test_how_a_bookie_refuses_what_it_is_given_is_told_though_the_next_read_fails_too(
-    world: World, error: Exception
+    world: World, *, error: Exception
 ) -> None:
     target, source = WorkingBookie(world, "target", refuses=error), WorkingBookie(world, "source", 0.1, without=1)
     with pytest.raises(type(error), match=str(error)):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,22 +13,20 @@ from tallybook.metadata.store import Ok
 from tallybook.repair.task_progress import LedgerProgress, TaskProgress, sum_progress
 from tallybook.repair.tasks import LEDGERS_PER_TASK, MAX_READ, PREFIX, Task, TaskBoard, decode_task, make_tasks
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import run_seed
+
+from ..simulated import on_stage
 
 LEASE = 9.0
 
 
-def play(body):
-    def test() -> None:
-        async def run(world) -> None:
-            store = MemoryMetadata(SeededRng(1)).client().store
-            boards = [TaskBoard(store, world.clock, SeededRng(n), lease_s=LEASE) for n in range(2)]
-            await body(world, store, *boards)
+@asynccontextmanager
+async def two_boards(world):
+    store = MemoryMetadata(SeededRng(1)).client().store
+    one, other = (TaskBoard(store, world.clock, SeededRng(n), lease_s=LEASE) for n in range(2))
+    yield {"store": store, "one": one, "other": other}
 
-        run_seed(1, run)
 
-    test.__doc__ = body.__doc__
-    return test
+with_two_boards = on_stage(two_boards)
 
 
 def test_how_far_a_task_is_survives_its_record_and_is_not_needed() -> None:
@@ -122,7 +121,7 @@ class Counted:
 
 @pytest.mark.parametrize(("owner", "reads"), [("", 1), ("a third", MAX_READ)])
 def test_a_worker_reads_few_of_many_tasks_whether_one_is_free_or_none(owner, reads) -> None:
-    @play
+    @with_two_boards
     async def scenario(world, store, one, other) -> None:
         await one.publish([Task((each,), why="lost bookie", owner=owner) for each in range(3 * MAX_READ)])
         counted = Counted(store)
@@ -134,7 +133,7 @@ def test_a_worker_reads_few_of_many_tasks_whether_one_is_free_or_none(owner, rea
     scenario()
 
 
-@play
+@with_two_boards
 async def test_workers_that_come_at_once_begin_at_different_tasks(world, store, one, other) -> None:
     await one.publish([Task((each,), why="lost bookie") for each in range(500)])
     counted = Counted(store)
@@ -144,7 +143,7 @@ async def test_workers_that_come_at_once_begin_at_different_tasks(world, store, 
     assert counted.refused == 0
 
 
-@play
+@with_two_boards
 async def test_every_task_is_taken_in_the_end_those_that_are_urgent_first(world, store, one, other) -> None:
     await one.publish([Task((each,), why="lost bookie" if each % 2 else "") for each in range(MAX_READ)])
     taken = []
@@ -154,7 +153,7 @@ async def test_every_task_is_taken_in_the_end_those_that_are_urgent_first(world,
     assert [each % 2 for each in taken] == [1] * (MAX_READ // 2) + [0] * (MAX_READ // 2)
 
 
-@play
+@with_two_boards
 async def test_urgent_tasks_that_may_come_later_are_taken_behind_the_others_by_every_worker(
     world, store, one, other
 ) -> None:
@@ -169,7 +168,7 @@ async def test_urgent_tasks_that_may_come_later_are_taken_behind_the_others_by_e
         assert (taken[0], sorted(taken[1:6]), taken[6:]) == (0, [1, 2, 3, 4, 5], [6])
 
 
-@play
+@with_two_boards
 async def test_of_more_tasks_than_are_read_at_a_time_all_those_of_silent_holders_are_found(
     world, store, one, other
 ) -> None:
@@ -183,7 +182,7 @@ async def test_of_more_tasks_than_are_read_at_a_time_all_those_of_silent_holders
     assert len(found) == 2 * MAX_READ
 
 
-@play
+@with_two_boards
 async def test_a_holder_that_renews_keeps_its_task(world, store, one, other) -> None:
     await one.publish([Task((1, 2), why="lost bookie")])
     held = await one.claim()
@@ -194,7 +193,7 @@ async def test_a_holder_that_renews_keeps_its_task(world, store, one, other) -> 
         assert await other.claim() is None
 
 
-@play
+@with_two_boards
 async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_notices_it(world, store, one, other) -> None:
     await one.publish([Task((1, 2), why="lost bookie")])
     held = await one.claim()
@@ -209,7 +208,7 @@ async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_notices_it
     assert await one.renew(held, [], TaskProgress()) is None
 
 
-@play
+@with_two_boards
 async def test_a_finished_task_is_gone_also_after_a_renewal_whose_answer_was_lost(world, store, one, other) -> None:
     await one.publish([Task((1,), why="lost bookie")])
     held = await one.claim()
@@ -219,7 +218,7 @@ async def test_a_finished_task_is_gone_also_after_a_renewal_whose_answer_was_los
     assert (await store.list_records(PREFIX)).names == ()
 
 
-@play
+@with_two_boards
 async def test_a_worker_that_lost_a_task_does_not_take_it_from_the_next_one_by_finishing_it(
     world, store, one, other
 ) -> None:
@@ -233,7 +232,7 @@ async def test_a_worker_that_lost_a_task_does_not_take_it_from_the_next_one_by_f
     assert len((await store.list_records(PREFIX)).names) == 1
 
 
-@play
+@with_two_boards
 async def test_an_unreadable_task_does_not_block_the_others(world, store, one, other) -> None:
     await store.write_record(f"{PREFIX}0-0000", b"of a later version", None)
     await one.publish([Task((1,), why="lost bookie")])
@@ -242,7 +241,7 @@ async def test_an_unreadable_task_does_not_block_the_others(world, store, one, o
     assert held.task.ledger_ids == (1,)
 
 
-@play
+@with_two_boards
 async def test_an_unclaimed_task_reports_its_progress_but_no_rate(world, store, one, other) -> None:
     at_work = TaskProgress(2, 0, 1, 5, 400, 1_000, 20, (LedgerProgress(1, 0, 1, 100, None),))
     at_rest = TaskProgress(2, 0, 1, 5, 400, 1_000)

@@ -28,7 +28,9 @@ from tallybook.core.quorum import Quorum
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
+
+from ..simulated import on_stage, world_alone
 
 ENSEMBLE = ("m0", "m1", "m2")
 METADATA = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, ENSEMBLE),), "creator", 0)
@@ -100,20 +102,17 @@ class _Connection:
             self._candidates.under_way.remove(self._bookie_id)
 
 
-def play(body: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """In virtual time, and several times: the first candidate is random."""
+def repeated(body: Callable[[World], Awaitable[None]]) -> Callable[..., None]:
+    """Run the decorated test five times in one world: the first candidate is random."""
 
-    async def repeated(world: World) -> None:
+    async def five_times(world: World) -> None:
         for _ in range(5):
             await body(world)
 
-    def test() -> None:
-        run_seed(1, repeated, deadline_seconds=60)
-
-    return test
+    return on_stage(world_alone, deadline_seconds=60)(five_times)
 
 
-@play
+@repeated
 async def test_one_that_serves_is_not_held_back_until_others_have_not_answered(world: World) -> None:
     candidates = Candidates(world, {"hung": hangs, "good": well})
     found, seconds = await candidates.find(0, 1)
@@ -121,7 +120,7 @@ async def test_one_that_serves_is_not_held_back_until_others_have_not_answered(w
     assert seconds < 0.5
 
 
-@play
+@repeated
 async def test_a_responding_candidate_takes_any_open_position(world: World) -> None:
     for _ in range(10):
         answers = {"hung": hangs, "late": hangs, "full": refuses(BookieReadOnly()), "good": well, "better": well}
@@ -131,7 +130,7 @@ async def test_a_responding_candidate_takes_any_open_position(world: World) -> N
         assert seconds < 0.5
 
 
-@play
+@repeated
 async def test_if_all_respond_no_other_candidate_is_probed(world: World) -> None:
     candidates = Candidates(world, {f"good{number}": well for number in range(10)})
     found, seconds = await candidates.find(0, 2)
@@ -139,7 +138,7 @@ async def test_if_all_respond_no_other_candidate_is_probed(world: World) -> None
     assert seconds == 0
 
 
-@play
+@repeated
 async def test_one_that_failed_lately_is_not_taken_before_one_that_answers(world: World) -> None:
     candidates = Candidates(world, {f"failed{number}": well for number in range(5)} | {"good": well})
     for number in range(5):
@@ -151,7 +150,7 @@ async def test_one_that_failed_lately_is_not_taken_before_one_that_answers(world
     assert len(found) == 2
 
 
-@play
+@repeated
 async def test_one_that_takes_only_smaller_batches_is_neither_taken_nor_avoided(world: World) -> None:
     candidates = Candidates(world, {"small": well, "good": well})
     candidates.sizes["small"] = 1000
@@ -162,7 +161,7 @@ async def test_one_that_takes_only_smaller_batches_is_neither_taken_nor_avoided(
     assert set(found.values()) == {"good", "small"}
 
 
-@play
+@repeated
 async def test_a_search_begins_with_those_that_placement_prefers(world: World) -> None:
     candidates = Candidates(world, {f"good{number}": well for number in range(5)})
     preferred = choose_replacements(await candidates.bookies(), ENSEMBLE, (0, 2), world.rng.fork("as it is drawn"))
@@ -170,7 +169,7 @@ async def test_a_search_begins_with_those_that_placement_prefers(world: World) -
     assert (await candidates.find(0, 2))[0] == preferred
 
 
-@play
+@repeated
 async def test_one_that_hangs_is_avoided_but_not_one_whose_answer_was_not_needed(world: World) -> None:
     candidates = Candidates(world, {"hung": hangs, "good": well})
     await candidates.find(0, 1)
@@ -196,30 +195,28 @@ async def test_one_that_hangs_is_avoided_but_not_one_whose_answer_was_not_needed
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, TallybookError) else None,
 )
-def test_only_what_is_the_fault_of_a_bookie_has_it_avoided(error: TallybookError, avoided: bool) -> None:
-    async def ask(world: World) -> None:
-        candidates = Candidates(world, {"asked": refuses(error)})
-        assert (await candidates.find(0))[0] == {}
-        assert candidates.asked == ["asked"]
-        assert candidates.avoided() == ({"asked"} if avoided else set())
-
-    run_seed(1, ask, deadline_seconds=60)
+@on_stage(world_alone, deadline_seconds=60)
+async def test_only_what_is_the_fault_of_a_bookie_has_it_avoided(
+    world: World, *, error: TallybookError, avoided: bool
+) -> None:
+    candidates = Candidates(world, {"asked": refuses(error)})
+    assert (await candidates.find(0))[0] == {}
+    assert candidates.asked == ["asked"]
+    assert candidates.avoided() == ({"asked"} if avoided else set())
 
 
 @pytest.mark.parametrize("defect", [InvariantViolation("it cannot be"), ValueError("a slip")])
-def test_a_defect_is_raised_unchanged_and_leaves_no_request_in_flight(defect: Exception) -> None:
-    async def ask(world: World) -> None:
-        answers = {"broken": refuses(defect), **{f"hung{number}": hangs for number in range(3)}}
-        candidates = Candidates(world, answers)
-        with pytest.raises(type(defect)) as raised:
-            await candidates.find(0, 1, 2)
-        assert raised.value is defect
-        assert candidates.under_way == []
-
-    run_seed(1, ask, deadline_seconds=60)
+@on_stage(world_alone, deadline_seconds=60)
+async def test_a_defect_is_raised_unchanged_and_leaves_no_request_in_flight(world: World, *, defect: Exception) -> None:
+    answers = {"broken": refuses(defect), **{f"hung{number}": hangs for number in range(3)}}
+    candidates = Candidates(world, answers)
+    with pytest.raises(type(defect)) as raised:
+        await candidates.find(0, 1, 2)
+    assert raised.value is defect
+    assert candidates.under_way == []
 
 
-@play
+@repeated
 async def test_nothing_is_in_flight_after_a_search_or_after_its_caller_gave_up(world: World) -> None:
     candidates = Candidates(world, {"hung": hangs, "good": well})
     await candidates.find(0, 1)
@@ -233,7 +230,7 @@ async def test_nothing_is_in_flight_after_a_search_or_after_its_caller_gave_up(w
     assert candidates.avoided() == set()
 
 
-@play
+@repeated
 async def test_even_where_very_many_hang_only_so_many_are_asked_at_once(world: World) -> None:
     candidates = Candidates(world, {f"hung{number}": hangs for number in range(200)})
     searching = asyncio.ensure_future(candidates.find(0, 1, 2))

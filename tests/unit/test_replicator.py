@@ -12,7 +12,9 @@ from tallybook.repair.task_progress import LedgerProgress, TaskProgress
 from tallybook.repair.tasks import Task, TaskBoard, make_tasks
 from tallybook.repair.work_progress import WorkProgress
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
+
+from ..simulated import simulated
 
 CONCURRENT = 5
 
@@ -34,19 +36,17 @@ class SlowMender:
 
 
 @pytest.mark.parametrize(("why", "at_once"), [("lost bookie", CONCURRENT), ("", ROUTINE_LEDGERS)])
-def test_a_routine_check_reads_few_ledgers_at_a_time(why: str, at_once: int) -> None:
-    async def run(world: World) -> None:
-        metadata = MemoryMetadata(SeededRng(1)).client()
-        board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=10)
-        await board.publish([Task(tuple(range(20)), thorough=True, why=why)])
-        mender = SlowMender(world)
-        replicator = Replicator(
-            board, mender, metadata.store, metadata.membership, world.clock, concurrent=CONCURRENT, lease_s=10
-        )
-        assert await asyncio.wait_for(replicator.run_one_task(), 60)
-        assert (replicator.totals.ledgers, mender.most) == (20, at_once)
-
-    run_seed(1, run)
+@simulated
+async def test_a_routine_check_reads_few_ledgers_at_a_time(world: World, *, why: str, at_once: int) -> None:
+    metadata = MemoryMetadata(SeededRng(1)).client()
+    board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=10)
+    await board.publish([Task(tuple(range(20)), thorough=True, why=why)])
+    mender = SlowMender(world)
+    replicator = Replicator(
+        board, mender, metadata.store, metadata.membership, world.clock, concurrent=CONCURRENT, lease_s=10
+    )
+    assert await asyncio.wait_for(replicator.run_one_task(), 60)
+    assert (replicator.totals.ledgers, mender.most) == (20, at_once)
 
 
 class CopyingMender:
@@ -66,56 +66,54 @@ class CopyingMender:
         return done
 
 
-def test_a_task_says_how_far_it_is_each_time_that_it_is_renewed() -> None:
-    async def run(world: World) -> None:
-        metadata = MemoryMetadata(SeededRng(1)).client()
-        board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=6)
-        sizes = dict.fromkeys((1, 2, 3), 3_000)
-        await board.publish(make_tasks(sizes, thorough=False, why="lost bookie", expected=sizes))
-        replicator = Replicator(
-            board, CopyingMender(world), metadata.store, metadata.membership, world.clock, concurrent=1, lease_s=6
+@simulated
+async def test_a_task_says_how_far_it_is_each_time_that_it_is_renewed(world: World) -> None:
+    metadata = MemoryMetadata(SeededRng(1)).client()
+    board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=6)
+    sizes = dict.fromkeys((1, 2, 3), 3_000)
+    await board.publish(make_tasks(sizes, thorough=False, why="lost bookie", expected=sizes))
+    replicator = Replicator(
+        board, CopyingMender(world), metadata.store, metadata.membership, world.clock, concurrent=1, lease_s=6
+    )
+    work = asyncio.create_task(replicator.run_one_task())
+    seen = []
+    for _ in range(4):
+        await world.clock.sleep(2.1 if not seen else 2)
+        [task] = (await board.read(await board.names())).values()
+        seen.append((task.ledger_ids, task.progress))
+    # After 2, 4, 6 and 8 seconds. A byte that comes in the moment of a renewal counts in this one or the next.
+    assert [ledgers for ledgers, _ in seen][:2] == [(1, 2, 3), (2, 3)]
+    assert all(progress.ledgers == 3 and progress.expected_bytes == 9_000 for _, progress in seen)
+    copied = [progress.copied_bytes for _, progress in seen]
+    assert copied == sorted(copied)
+    assert copied[0] in {1_000, 2_000}
+    assert copied[1] in {3_000, 4_000}
+    assert {progress.bytes_per_second for _, progress in seen} <= {500, 1_000, 1_500}
+    assert seen[1][1].under_way == (LedgerProgress(2, 0, 2, copied[1] - 3_000, 3_000),)
+    last = seen[3][1]
+    assert (last.not_mended, last.places) == (1, 4)
+    assert await work
+    assert (replicator.totals.copied_bytes, replicator.totals.incomplete_ledgers) == (9_000, 1)
+
+
+@simulated
+async def test_a_worker_that_takes_a_task_over_goes_on_counting_and_a_task_without_counts_gets_some(
+    world: World,
+) -> None:
+    half = TaskProgress(5, 1, 3, 7, 700, 1_000, 50, (LedgerProgress(4, 0, 1, 9, None),))
+    for task, ledgers, copied in ((Task((4, 5), progress=half), 5, 700), (Task((4, 5)), 2, 0)):
+        progress = WorkProgress(task, world.clock)
+        assert progress.snapshot() == task.progress.at_rest._replace(ledgers=ledgers)
+        done = progress.begin(4)
+        done.add_copied(50)
+        await world.clock.sleep(1)
+        told = progress.snapshot()
+        assert (told.copied_bytes, told.bytes_per_second) == (copied + 50, 50)
+        assert progress.ledgers_in_flight == [4]
+        done.errors.append(BookieUnavailable("one place of it"))
+        assert progress.snapshot().not_mended == task.progress.not_mended, (
+            "whether it is mended is said once it is looked at"
         )
-        work = asyncio.create_task(replicator.run_one_task())
-        seen = []
-        for _ in range(4):
-            await world.clock.sleep(2.1 if not seen else 2)
-            [task] = (await board.read(await board.names())).values()
-            seen.append((task.ledger_ids, task.progress))
-        # After 2, 4, 6 and 8 seconds. A byte that comes in the moment of a renewal counts in this one or the next.
-        assert [ledgers for ledgers, _ in seen][:2] == [(1, 2, 3), (2, 3)]
-        assert all(progress.ledgers == 3 and progress.expected_bytes == 9_000 for _, progress in seen)
-        copied = [progress.copied_bytes for _, progress in seen]
-        assert copied == sorted(copied)
-        assert copied[0] in {1_000, 2_000}
-        assert copied[1] in {3_000, 4_000}
-        assert {progress.bytes_per_second for _, progress in seen} <= {500, 1_000, 1_500}
-        assert seen[1][1].under_way == (LedgerProgress(2, 0, 2, copied[1] - 3_000, 3_000),)
-        last = seen[3][1]
-        assert (last.not_mended, last.places) == (1, 4)
-        assert await work
-        assert (replicator.totals.copied_bytes, replicator.totals.incomplete_ledgers) == (9_000, 1)
-
-    run_seed(1, run)
-
-
-def test_a_worker_that_takes_a_task_over_goes_on_counting_and_a_task_without_counts_gets_some() -> None:
-    async def run(world: World) -> None:
-        half = TaskProgress(5, 1, 3, 7, 700, 1_000, 50, (LedgerProgress(4, 0, 1, 9, None),))
-        for task, ledgers, copied in ((Task((4, 5), progress=half), 5, 700), (Task((4, 5)), 2, 0)):
-            progress = WorkProgress(task, world.clock)
-            assert progress.snapshot() == task.progress.at_rest._replace(ledgers=ledgers)
-            done = progress.begin(4)
-            done.add_copied(50)
-            await world.clock.sleep(1)
-            told = progress.snapshot()
-            assert (told.copied_bytes, told.bytes_per_second) == (copied + 50, 50)
-            assert progress.ledgers_in_flight == [4]
-            done.errors.append(BookieUnavailable("one place of it"))
-            assert progress.snapshot().not_mended == task.progress.not_mended, (
-                "whether it is mended is said once it is looked at"
-            )
-            progress.end(4, done)
-            told = progress.snapshot()
-            assert (told.under_way, told.not_mended) == ((), task.progress.not_mended + 1)
-
-    run_seed(1, run)
+        progress.end(4, done)
+        told = progress.snapshot()
+        assert (told.under_way, told.not_mended) == ((), task.progress.not_mended + 1)

@@ -1,7 +1,5 @@
 """The record that the metadata store was restored from an older copy."""
 
-from contextlib import nullcontext
-
 import pytest
 
 from tallybook.core.errors import DamagedFile, NewerFormat
@@ -15,16 +13,15 @@ from tallybook.metadata.records.restored_store import (
 )
 from tallybook.sim.deterministic import World
 
-from .simulated_parts import on_stage
+from ..simulated import simulated
 
-simulated = on_stage(nullcontext)
 BEHIND = RestoreRecord(10, 21, "b1", 1_000)
 
 
 @pytest.mark.parametrize("second", [(10, 5), (3, 21), (30, 40)])
 @simulated
 async def test_findings_of_several_bookies_are_one_and_a_new_one_is_not_approved(
-    world: World, second: tuple[int, int]
+    world: World, *, second: tuple[int, int]
 ) -> None:
     store = MemoryMetadata(world.rng).client().store
     record = RestoreRecordStore(store, world.clock, world.rng)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -24,7 +25,7 @@ from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated_parts import on_stage
+from ..simulated import Parts, on_stage
 
 LEDGER = 1
 PERIOD_S = 3_600
@@ -102,21 +103,19 @@ class ScrubbedBookie(DiskBookie):
         self.settings = self.settings.model_copy(update={"scrub": scrub})
 
 
-def scrubbed(*, period_s: int = PERIOD_S, **scrub_settings: int) -> Callable[..., Callable[..., None]]:
-    """Run a test with a bookie that scrubs, in simulated time."""
+@asynccontextmanager
+async def scrubbed_bookie(world: World, *, period_s: int = PERIOD_S, **scrub_settings: int) -> AsyncIterator[Parts]:
+    settings = tiny_settings(entry_log_bytes=16 * KIB)
+    node = ScrubbedBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+    await node.boot()
+    await node.store(range(ENTRIES))
+    await node.reboot(period_s=period_s, **scrub_settings)
+    yield {"node": node}
+    await node.stop()
+    assert node.failures == []
 
-    @asynccontextmanager
-    async def stage(world: World) -> AsyncIterator[ScrubbedBookie]:
-        settings = tiny_settings(entry_log_bytes=16 * KIB)
-        node = ScrubbedBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
-        await node.boot()
-        await node.store(range(ENTRIES))
-        await node.reboot(period_s=period_s, **scrub_settings)
-        yield node
-        await node.stop()
-        assert node.failures == []
 
-    return on_stage(stage, deadline_seconds=40 * PERIOD_S)
+scrubbed = partial(on_stage, scrubbed_bookie, deadline_seconds=40 * PERIOD_S)
 
 
 def batch(entry_id: int) -> bytes:
@@ -160,7 +159,7 @@ async def test_a_batch_that_rots_when_it_was_just_looked_at_is_found_within_a_pe
 
 @scrubbed()
 async def test_of_a_log_that_grows_only_so_much_is_in_memory_at_a_time(
-    node: ScrubbedBookie, monkeypatch: pytest.MonkeyPatch
+    node: ScrubbedBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
     await node.store(range(ENTRIES, ENTRIES + 8), flush_every=ENTRIES + 8)
@@ -211,7 +210,7 @@ async def test_a_scrub_that_is_cut_off_goes_on_where_it_was(node: ScrubbedBookie
 
 @scrubbed(period_s=60, min_bytes_per_second=1)
 async def test_what_rots_is_found_within_a_period_while_the_bookie_fills_too(
-    node: ScrubbedBookie, monkeypatch: pytest.MonkeyPatch
+    node: ScrubbedBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
     period_s, more = 60, 200
@@ -227,7 +226,7 @@ async def test_what_rots_is_found_within_a_period_while_the_bookie_fills_too(
 
 @scrubbed(min_bytes_per_second=1)
 async def test_what_rots_behind_a_pass_that_was_cut_off_is_found_within_a_period_all_the_same(
-    node: ScrubbedBookie, monkeypatch: pytest.MonkeyPatch
+    node: ScrubbedBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
     *_, last_but_one, _, _ = await node.logs()
@@ -277,7 +276,7 @@ async def test_of_a_log_that_is_damaged_and_was_finished_between_two_rounds_what
 
 @scrubbed()
 async def test_an_error_between_two_rounds_leaves_what_is_new_to_the_next_and_repeats_none(
-    node: ScrubbedBookie, monkeypatch: pytest.MonkeyPatch
+    node: ScrubbedBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:
         raise EntryUnknown("the index is not there")
@@ -298,7 +297,7 @@ async def test_an_error_between_two_rounds_leaves_what_is_new_to_the_next_and_re
 
 @scrubbed(period_s=7 * 86_400)
 async def test_what_lay_in_logs_that_are_gone_is_looked_for_soon_after_that_failed(
-    node: ScrubbedBookie, monkeypatch: pytest.MonkeyPatch
+    node: ScrubbedBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
     survey_from = MemoryIndex.survey_from
@@ -358,7 +357,7 @@ async def test_a_ledger_that_is_dropped_takes_its_damage_along(node: ScrubbedBoo
 
 @scrubbed()
 async def test_one_question_what_is_damaged_reads_a_bounded_number_of_batches(
-    node: ScrubbedBookie, monkeypatch: pytest.MonkeyPatch
+    node: ScrubbedBookie, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = await node.places()
 

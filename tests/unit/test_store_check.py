@@ -18,7 +18,7 @@ from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import Latency, SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
-from .simulated_parts import on_stage
+from ..simulated import Parts, on_stage
 
 
 def ledger(ledger_id: int, token: str = "creator", bookies: tuple[str, ...] = ("b1",)) -> LedgerMetadata:
@@ -95,19 +95,15 @@ class Around:
 
 
 @asynccontextmanager
-async def bookie_beside_a_store(world: World) -> AsyncIterator[Around]:
+async def bookie_beside_a_store(world: World) -> AsyncIterator[Parts]:
     around = Around(world)
     await around.node.boot()
-    yield around
+    yield {"around": around}
     await around.node.stop()
     assert around.node.failures == []
 
 
 beside_a_store = on_stage(bookie_beside_a_store, deadline_seconds=100_000)
-
-
-def play(scenario: Callable[[Around], Awaitable[None]]) -> None:
-    beside_a_store(scenario)()
 
 
 @beside_a_store
@@ -199,7 +195,7 @@ async def test_an_approval_to_drop_is_refused_where_nothing_waits_or_the_store_w
 
 @beside_a_store
 async def test_an_approved_pass_tells_what_it_has_dropped_and_what_it_has_left(
-    around: Around, caplog: pytest.LogCaptureFixture
+    around: Around, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     early, late, kept = [await around.create() for _ in range(3)]
     bookie = around.node.bookie
@@ -220,7 +216,7 @@ async def test_an_approved_pass_tells_what_it_has_dropped_and_what_it_has_left(
 @pytest.mark.parametrize("fails", ["the store is away", "another bookie finds the store behind"])
 @beside_a_store
 async def test_an_approval_to_drop_ends_with_the_next_pass_also_where_that_drops_nothing(
-    around: Around, fails: str
+    around: Around, *, fails: str
 ) -> None:
     missing, kept = await around.create(), await around.create()
     await around.forget(kept + 1, missing)
@@ -273,7 +269,7 @@ async def reads(around: Around, held: int) -> None:
 @pytest.mark.parametrize("meet", [collects, adds, reads])
 @beside_a_store
 async def test_another_ledger_under_the_id_of_one_that_is_held_shows_that_the_store_is_behind(
-    around: Around, meet: Callable[[Around, int], Awaitable[None]]
+    around: Around, *, meet: Callable[[Around, int], Awaitable[None]]
 ) -> None:
     held = await around.create()
     # The counter has passed by now what it was before the store went back.
@@ -344,7 +340,7 @@ async def test_the_time_that_ledgers_are_missing_restarts_after_an_approval_desp
 @pytest.mark.parametrize("shown_by", ["a request", "the round, of a suspect", "the round, after many suspects"])
 @beside_a_store
 async def test_a_pass_that_runs_when_another_ledger_is_met_drops_nothing_from_then_on(
-    around: Around, shown_by: str
+    around: Around, *, shown_by: str
 ) -> None:
     first, other, deleted = [await around.create() for _ in range(3)]
     bookie, clock = around.node.bookie, around.world.clock
@@ -433,7 +429,7 @@ async def test_the_deletion_of_another_ledger_of_the_same_id_is_no_reason_to_dro
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff"])
 @beside_a_store
 async def test_a_damaged_record_counts_as_behind_and_the_bookie_serves_until_an_operator_approves(
-    around: Around, value: bytes
+    around: Around, *, value: bytes
 ) -> None:
     deleted = await around.create()
     await around.store.delete_ledger(deleted, 1)
@@ -490,7 +486,7 @@ async def test_while_a_ledger_above_the_counter_is_unresolved_nothing_is_dropped
 @pytest.mark.parametrize(("answer_seconds", "told"), [(3_600.0, 0), (5.0, 32), (0.01, 100)])
 @beside_a_store
 async def test_the_time_of_all_lookups_before_a_bookie_is_registered_is_bounded(
-    around: Around, answer_seconds: float, told: int
+    around: Around, *, answer_seconds: float, told: int
 ) -> None:
     ledger_ids = [await around.create() for _ in range(100)]
     around.metadata.id_counter = ledger_ids[0]

@@ -22,7 +22,7 @@ from tallybook.wire.inspection import DamagedAnswer
 from tallybook.wire.lanes import Lane
 
 from ..simulated import simulated
-from .test_wire_client import scripted
+from .test_wire_client import connected
 
 
 async def all_names(store: MetadataStore, world: World) -> None:
@@ -58,7 +58,7 @@ LISTERS: Final = (all_names, all_named, all_modes, all_committed, all_tasks, any
 
 @pytest.mark.parametrize("list_all", LISTERS)
 @simulated
-async def test_a_truncated_page_is_not_taken_for_the_end_of_a_listing(world, list_all):
+async def test_a_truncated_page_is_not_taken_for_the_end_of_a_listing(world, *, list_all):
     store = MemoryMetadata(world.rng).client().store
     await list_all(store, world)
 
@@ -83,8 +83,10 @@ def test_a_listing_goes_on_behind_its_last_item_unless_it_was_all() -> None:
 
 
 @pytest.mark.parametrize("found", [(6, 7), (7,), (8, 8), (9, 8)], ids=["before", "the same", "twice", "not in order"])
-@scripted
-async def test_a_page_of_a_bookie_that_does_not_go_on_behind_the_one_before_is_a_violation(bookie, connection, found):
+@connected()
+async def test_a_page_of_a_bookie_that_does_not_go_on_behind_the_one_before_is_a_violation(
+    bookie, connection, *, found
+):
     held = HeldLedgers(tuple(HeldLedger(each, fenced=False, limbo=False) for each in found), complete=False)
     damaged = DamagedAnswer(tuple(DamagedBatch(1, each, each) for each in found))
     for question, answer in ((connection.held_ledgers(7, 10), held), (connection.damaged((1, 7), 10), damaged)):

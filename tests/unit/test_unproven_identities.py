@@ -1,7 +1,8 @@
 """Identities lost with an index, and ids that may be in use twice: a repair proves which ledger entries belong to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -23,39 +24,37 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.sim.deterministic import NO_LATENCY, SimClock, SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
-from ..simulated import simulated_test, wanted
+from ..simulated import Parts, on_stage
 from .loss_parts import empty
 from .test_loss_bound import Notes
-from .test_store_check import Around, ledger
-from .test_store_check import play as play_around
+from .test_store_check import Around, beside_a_store, ledger
 
 OLD, NEW = ledger_identity("created before"), ledger_identity("created after the metadata were restored")
 LEDGER = 40
 LAST = 2
-Scenario = Callable[[DiskBookie, Notes], Awaitable[None]]
 
 
-def in_doubt(body):
+@asynccontextmanager
+async def bookie_in_doubt(world: World) -> AsyncIterator[Parts]:
     """A bookie has a ledger; the metadata are restored from before its creation; its index is lost and rebuilt."""
+    metadata = KnownMetadata(id_counter=50, identities={LEDGER: OLD})
+    node = DiskBookie(SimDisk(world.rng, latency=NO_LATENCY), world.clock, metadata)
+    node.behind = notes = Notes(metadata)
+    await node.boot()
+    for entry_id in range(LAST + 1):
+        assert (await node.add(batch_of(entry_id, ledger_id=LEDGER), identity=OLD)).code == 0
+    share = AssignedEntries(node.bookie.bookie_id, Quorum(1, 1, 1), 0, 0, LAST)
+    metadata.confirmed_prefixes[LEDGER] = ConfirmedPrefix(LAST, closed=True, shares=(share,))
+    await node.stop()
+    await empty(node.disk, f"{ROOT}/index")
+    notes.found = RestoreRecord(10, LEDGER, "b2", 1, 1)
+    await start(node)
+    yield {"node": node, "notes": notes}
+    await node.stop()
+    assert node.failures == []
 
-    async def play(world: World, arguments: dict[str, object]) -> None:
-        metadata = KnownMetadata(id_counter=50, identities={LEDGER: OLD})
-        node = DiskBookie(SimDisk(world.rng, latency=NO_LATENCY), world.clock, metadata)
-        node.behind = notes = Notes(metadata)
-        await node.boot()
-        for entry_id in range(LAST + 1):
-            assert (await node.add(batch_of(entry_id, ledger_id=LEDGER), identity=OLD)).code == 0
-        share = AssignedEntries(node.bookie.bookie_id, Quorum(1, 1, 1), 0, 0, LAST)
-        metadata.confirmed_prefixes[LEDGER] = ConfirmedPrefix(LAST, closed=True, shares=(share,))
-        await node.stop()
-        await empty(node.disk, f"{ROOT}/index")
-        notes.found = RestoreRecord(10, LEDGER, "b2", 1, 1)
-        await start(node)
-        await body(**wanted(body, node=node, notes=notes), **arguments)
-        await node.stop()
-        assert node.failures == []
 
-    return simulated_test(body, {"node", "notes"}, play)
+in_doubt = on_stage(bookie_in_doubt)
 
 
 async def start(node: DiskBookie) -> None:
@@ -92,7 +91,7 @@ async def end_limbo(node: DiskBookie) -> None:
 
 @pytest.mark.parametrize("identity", [OLD, NEW])
 @in_doubt
-async def test_nothing_is_said_of_a_ledger_whose_id_may_have_been_handed_out_twice(node, identity):
+async def test_nothing_is_said_of_a_ledger_whose_id_may_have_been_handed_out_twice(node, *, identity):
     assert await said_to(node, identity) == "EntryUnknown"
     assert await held(node, identity) == ()
     batch = batch_of(LAST + 1, ledger_id=LEDGER)
@@ -124,7 +123,7 @@ async def test_a_repair_that_gives_all_once_more_proves_whose_entries_they_are(n
 @pytest.mark.parametrize("restarts", [False, True])
 @in_doubt
 async def test_a_record_that_cannot_be_read_lifts_no_doubt_until_a_repair_or_what_is_written_in_its_place_does(
-    node, notes, restarts
+    node, notes, *, restarts
 ):
     notes.found = UNREADABLE
     if restarts:
@@ -243,7 +242,7 @@ async def test_entries_of_the_earlier_ledger_are_never_proven_to_be_the_later_on
     ids=["released", "others", "empty"],
 )
 @in_doubt
-async def test_metadata_that_name_a_bookie_for_nothing_prove_nothing_of_what_it_holds(node, shares):
+async def test_metadata_that_name_a_bookie_for_nothing_prove_nothing_of_what_it_holds(node, *, shares):
     assert node.bookie.bookie_id == "b1"
     node.metadata.identities[LEDGER] = NEW
     node.metadata.confirmed_prefixes[LEDGER] = ConfirmedPrefix(LAST, closed=True, shares=shares)
@@ -267,36 +266,36 @@ async def test_the_doubt_ends_when_the_right_copy_of_the_metadata_is_back(node, 
 
 
 @pytest.mark.parametrize("says", ["released", "unnamed", "deleted"])
-def test_what_the_metadata_say_of_a_later_ledger_lets_no_copies_of_an_earlier_one_go_without_an_operator(says):
-    async def scenario(around: Around) -> None:
-        node, store, record = around.node, around.store, around.node.behind
-        earlier = await around.create()
-        await node.bookie.flush()
-        await around.forget(earlier, earlier)
-        later = await store.create_ledger(ledger(earlier, "another creator", ("b2",)))
-        if says == "deleted":
-            await store.delete_ledger(earlier, later.version)
-        elif says == "unnamed":
-            closed = replace(later.value, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
-            await store.update_ledger(closed, later.version)
-        else:
-            around.known.disposition_of = released
-        await record.report("b2", earlier, earlier)
-        await node.stop()
-        await empty(node.disk, f"{ROOT}/index")
-        await start(node)
-        await node.bookie.approve_store()
-        for _ in range(3):
-            await node.bookie.collect()
-            await around.world.clock.sleep(4 * 3600)
-        assert node.bookie.stats()["ledgers_missing"] == 1
-        answer = await node.bookie.read_batches(earlier, 0, 0, 1)
-        assert len(answer.batches) == 1
-        await node.bookie.approve_drop()
+@beside_a_store
+async def test_what_the_metadata_say_of_a_later_ledger_lets_no_copies_of_an_earlier_one_go_without_an_operator(
+    around: Around, *, says
+) -> None:
+    node, store, record = around.node, around.store, around.node.behind
+    earlier = await around.create()
+    await node.bookie.flush()
+    await around.forget(earlier, earlier)
+    later = await store.create_ledger(ledger(earlier, "another creator", ("b2",)))
+    if says == "deleted":
+        await store.delete_ledger(earlier, later.version)
+    elif says == "unnamed":
+        closed = replace(later.value, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+        await store.update_ledger(closed, later.version)
+    else:
+        around.known.disposition_of = released
+    await record.report("b2", earlier, earlier)
+    await node.stop()
+    await empty(node.disk, f"{ROOT}/index")
+    await start(node)
+    await node.bookie.approve_store()
+    for _ in range(3):
         await node.bookie.collect()
-        assert node.bookie.stats()["ledgers_dropped_total"] == 1
-
-    play_around(scenario)
+        await around.world.clock.sleep(4 * 3600)
+    assert node.bookie.stats()["ledgers_missing"] == 1
+    answer = await node.bookie.read_batches(earlier, 0, 0, 1)
+    assert len(answer.batches) == 1
+    await node.bookie.approve_drop()
+    await node.bookie.collect()
+    assert node.bookie.stats()["ledgers_dropped_total"] == 1
 
 
 async def released(_ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> LedgerDisposition:

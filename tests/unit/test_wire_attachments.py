@@ -7,10 +7,10 @@ from tallybook.wire import messages as wire
 from tallybook.wire.batches import FORMERLY_ATTACHED_LEDGERS, MAX_ADD_COST_BYTES, MAX_ATTACHES, add_cost_bytes
 from tallybook.wire.lanes import Lane
 
-from .test_wire_client import WELCOME, Answers, batch, scripted
+from .test_wire_client import WELCOME, Answers, batch, connected, scripted
 
 
-@scripted
+@connected()
 async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_another_key(bookie, connection):
     attached = []
     for first, (ledger_id, key) in enumerate([(1, b"a"), (1, b"a"), (2, b"b"), (1, b"a"), (1, b"c"), (1, b"a")]):
@@ -23,7 +23,7 @@ async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_anothe
     ]  # fmt: skip
 
 
-@scripted
+@connected()
 async def test_a_ledger_that_a_bookie_of_before_has_forgotten_is_attached_again(bookie, connection):
     for ledger_id in (*range(FORMERLY_ATTACHED_LEDGERS + 1), 1, 0):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
@@ -38,7 +38,7 @@ async def test_a_ledger_that_a_bookie_of_before_has_forgotten_is_attached_again(
     assert last == (wire.Attach(0, b"k"), [batch(0, ledger_id=0)])
 
 
-@scripted(max_attached=10_000)
+@connected(max_attached=10_000)
 async def test_batches_of_many_ledgers_share_a_message_with_their_attachments(bookie, connection):
     for ledger_id in range(3 * MAX_ATTACHES):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
@@ -52,8 +52,8 @@ async def test_batches_of_many_ledgers_share_a_message_with_their_attachments(bo
 
 
 @pytest.mark.parametrize("max_attached", [0, 10_000])
-@scripted
-async def test_a_ledger_with_another_key_does_not_join_the_message_of_its_earlier_batch(bookie, max_attached):
+@scripted()
+async def test_a_ledger_with_another_key_does_not_join_the_message_of_its_earlier_batch(bookie, *, max_attached):
     bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=max_attached)
     connection = await bookie.open()
     for first, key in enumerate((b"a", b"b", b"a")):
@@ -63,7 +63,7 @@ async def test_a_ledger_with_another_key_does_not_join_the_message_of_its_earlie
     await connection.close()
 
 
-@scripted(max_attached=2)
+@connected(max_attached=2)
 async def test_an_attachment_that_would_have_the_bookie_forget_a_ledger_of_the_same_message_waits(bookie, connection):
     for ledger_id in (1, 2, 3):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
@@ -71,7 +71,7 @@ async def test_an_attachment_that_would_have_the_bookie_forget_a_ledger_of_the_s
     assert [[each.ledger_id for each in message.attaches] for message in (first, second)] == [[1, 2], [3]]
 
 
-@scripted(max_attached=10_000)
+@connected(max_attached=10_000)
 async def test_a_ledger_that_is_over_is_detached_and_attached_again_where_it_is_added_to_after_all(bookie, connection):
     for ledger_id in (1, 2):
         connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
@@ -85,7 +85,7 @@ async def test_a_ledger_that_is_over_is_detached_and_attached_again_where_it_is_
     assert ([each.ledger_id for each in again.attaches], len(again.batches)) == ([1], 2)
 
 
-@scripted
+@scripted()
 async def test_a_batch_that_is_withdrawn_before_it_is_sent_never_leaves_and_is_not_reported(bookie):
     cost = add_cost_bytes(len(batch(0)))
     bookie.welcomes[Lane.ADD] = WELCOME._replace(credit_bytes=MAX_ADD_COST_BYTES)
@@ -106,7 +106,7 @@ async def test_a_batch_that_is_withdrawn_before_it_is_sent_never_leaves_and_is_n
     assert full not in [answer.first_entry_id for answer in answers]
 
 
-@scripted(credit_bytes=MAX_ADD_COST_BYTES)
+@connected(credit_bytes=MAX_ADD_COST_BYTES)
 async def test_an_ack_is_owed_from_when_the_bookie_passed_the_batch_over_or_fell_silent(bookie, connection):
     clock = bookie.world.clock
     full = MAX_ADD_COST_BYTES // add_cost_bytes(len(batch(0)))
@@ -132,7 +132,7 @@ async def test_an_ack_is_owed_from_when_the_bookie_passed_the_batch_over_or_fell
     assert sendings[20].owed_since == sendings[-1].owed_since == connection.progress_at > passed
 
 
-@scripted(max_attached=10_000)
+@connected(max_attached=10_000)
 async def test_many_open_ledgers_to_which_nothing_is_added_share_messages_also_with_batches_of_others(
     bookie, connection
 ):
@@ -148,7 +148,7 @@ async def test_many_open_ledgers_to_which_nothing_is_added_share_messages_also_w
     assert wire.decode_adds(await bookie.heard[Lane.ADD].get()).attaches == ()
 
 
-@scripted
+@connected()
 async def test_an_older_bookie_gets_no_lacs_of_idle_ledgers(bookie, connection):
     connection.attach(2, b"k")
     connection.add(batch(0), b"k", Answers())

@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import weakref
-from inspect import signature
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -31,7 +32,7 @@ from tallybook.wire import messages as wire
 from tallybook.wire.batches import MAX_ADD_COST_BYTES, FrameCache, add_cost_bytes
 from tallybook.wire.lanes import Lane
 
-from ..simulated import simulated_test, wanted
+from ..simulated import on_stage
 
 LIFE = Incarnation("directory", 3)
 WELCOME = wire.Welcome("b1", LIFE, 4 * MIB, 100, 100)
@@ -112,42 +113,43 @@ class Answers(list):
         self.append(answer)
 
 
-def scripted(test=None, *, lane=Lane.ADD, **welcome):
-    """Run the decorated test against a scripted bookie, in virtual time; no stream may be left at its end.
+@asynccontextmanager
+async def scripted_bookie(world, *, lane=Lane.ADD, **welcome):
+    """A bookie that grants ``welcome`` on ``lane``; no stream may be left at the end."""
+    bookie = Scripted(world)
+    bookie.welcomes[lane] = WELCOME._replace(**welcome)
+    listener = await bookie.net.transport("bookie").listen("bookie:1", bookie.accept)
+    yield {"bookie": bookie}
+    await listener.close(0)
+    await world.clock.sleep(1)
+    assert bookie.net.stream_count == 0
+    await bookie.tasks.close()
 
-    A ``connection`` is opened for a test that names it. ``welcome``: what the bookie grants on ``lane``.
-    """
-    if test is None:
-        return lambda body: scripted(body, lane=lane, **welcome)
 
-    async def play(world, arguments):
-        bookie = Scripted(world)
-        bookie.welcomes[lane] = WELCOME._replace(**welcome)
-        listener = await bookie.net.transport("bookie").listen("bookie:1", bookie.accept)
-        connection = await bookie.open() if "connection" in signature(test).parameters else None
-        await test(**wanted(test, bookie=bookie, connection=connection), **arguments)
-        if connection is not None:
-            await connection.close()
-        await listener.close(0)
-        await world.clock.sleep(1)
-        assert bookie.net.stream_count == 0
-        await bookie.tasks.close()
+@asynccontextmanager
+async def connected_bookie(world, **options):
+    async with scripted_bookie(world, **options) as parts:
+        connection = await parts["bookie"].open()
+        yield parts | {"connection": connection}
+        await connection.close()
 
-    return simulated_test(test, {"bookie", "connection"}, play)
+
+scripted = partial(on_stage, scripted_bookie)
+connected = partial(on_stage, connected_bookie)
 
 
 # -- opening ----------------------------------------------------------------------------------
 
 
-@scripted
+@connected()
 async def test_every_stream_begins_with_the_same_hello(bookie, connection):
     assert bookie.hellos == [wire.Hello("cluster", "me", LIFE)] * 3
     assert (connection.bookie_id, connection.incarnation, connection.broken) == ("b1", LIFE, False)
 
 
 @LANES
-@scripted
-async def test_a_bookie_that_is_silent_on_one_stream_is_given_up_in_time(bookie, lane):
+@scripted()
+async def test_a_bookie_that_is_silent_on_one_stream_is_given_up_in_time(bookie, *, lane):
     bookie.welcomes[lane] = None
     before = bookie.world.clock.monotonic()
     with pytest.raises(BookieUnavailable):
@@ -169,14 +171,14 @@ async def test_a_bookie_that_is_silent_on_one_stream_is_given_up_in_time(bookie,
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 @LANES
-@scripted
-async def test_a_welcome_that_cannot_be_right_is_refused(bookie, lane, change, error):
+@scripted()
+async def test_a_welcome_that_cannot_be_right_is_refused(bookie, *, lane, change, error):
     bookie.welcomes[lane] = WELCOME._replace(**change)
     with pytest.raises(error):
         await bookie.open(expected=None)
 
 
-@scripted
+@scripted()
 async def test_an_address_without_a_server_is_unavailable(bookie):
     with pytest.raises(BookieUnavailable):
         await open_bookie(
@@ -191,7 +193,7 @@ async def test_an_address_without_a_server_is_unavailable(bookie):
 LARGE = MAX_BATCH_BYTES - 104
 
 
-@scripted(credit_bytes=2 * add_cost_bytes(len(batch(0, LARGE))) + 100)
+@connected(credit_bytes=2 * add_cost_bytes(len(batch(0, LARGE))) + 100)
 async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come(bookie, connection):
     answers = Answers()
     for first in range(5):
@@ -206,7 +208,7 @@ async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come
     assert await bookie.sent() == 2, "the whole credit is there again"
 
 
-@scripted
+@connected()
 async def test_a_client_refused_for_lack_of_space_sends_less_until_it_is_accepted(bookie, connection):
     size = 256 * 1024 - 1024
     answers = Answers()
@@ -231,7 +233,7 @@ async def test_a_client_refused_for_lack_of_space_sends_less_until_it_is_accepte
         assert await sent(40, 0) <= 2
 
 
-@scripted
+@connected()
 async def test_small_batches_that_wait_together_leave_together_and_large_ones_alone(bookie, connection):
     connection.add(batch(0), b"", Answers())
     await bookie.adds()
@@ -243,7 +245,7 @@ async def test_small_batches_that_wait_together_leave_together_and_large_ones_al
     assert counts == [100, 1, 1]
 
 
-@scripted
+@connected()
 async def test_joined_messages_have_a_bounded_size(bookie, connection):
     for first in range(200):
         connection.add(batch(first, 2000), b"", Answers())
@@ -254,7 +256,7 @@ async def test_joined_messages_have_a_bounded_size(bookie, connection):
         seen += len(wire.decode_adds(message).batches)
 
 
-@scripted
+@scripted()
 async def test_a_batch_for_several_bookies_is_framed_once(bookie):
     frames = FrameCache()
     one, other = await bookie.open(frames=frames), await bookie.open(frames=frames)
@@ -269,7 +271,7 @@ async def test_a_batch_for_several_bookies_is_framed_once(bookie):
     await other.close()
 
 
-@scripted
+@scripted()
 async def test_an_answer_never_comes_from_within_add(bookie):
     connection = await bookie.open()
     await connection.close()
@@ -292,9 +294,9 @@ async def test_an_answer_never_comes_from_within_add(bookie):
     ],
     ids=["entry", "ledger", "count", "never sent", "zero", "twice"],
 )
-@scripted
+@connected()
 async def test_an_ack_of_what_was_not_sent_so_ends_the_connection_and_counts_for_nothing(
-    bookie, connection, acks, code
+    bookie, connection, *, acks, code
 ):
     answers = Answers()
     connection.add(batch(0), b"", answers)
@@ -306,7 +308,7 @@ async def test_an_ack_of_what_was_not_sent_so_ends_the_connection_and_counts_for
     assert connection.broken
 
 
-@scripted
+@connected()
 async def test_acks_in_any_order_find_their_adds(bookie, connection):
     answers = {first: Answers() for first in range(5)}
     for first, callback in answers.items():
@@ -319,8 +321,8 @@ async def test_acks_in_any_order_find_their_adds(bookie, connection):
 
 
 @LANES
-@scripted
-async def test_the_end_of_one_stream_is_the_end_of_all(bookie, connection, lane):
+@connected()
+async def test_the_end_of_one_stream_is_the_end_of_all(bookie, connection, *, lane):
     answers = Answers()
     held = weakref.ref(answers)
     for first in range(3):
@@ -343,16 +345,16 @@ async def test_the_end_of_one_stream_is_the_end_of_all(bookie, connection, lane)
 @pytest.mark.parametrize(
     ("lane", "message"), [*((lane, b"\xff" * 30) for lane in Lane), (Lane.READ, wire.encode_reply(77, None))]
 )
-@scripted
-async def test_a_message_that_cannot_be_ends_the_connection(bookie, connection, lane, message):
+@connected()
+async def test_a_message_that_cannot_be_ends_the_connection(bookie, connection, *, lane, message):
     await bookie.streams[lane].send(message)
     await bookie.settle()
     assert connection.broken
 
 
 @LANES
-@scripted
-async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, connection, lane):
+@connected()
+async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, connection, *, lane):
     call = bookie.call(connection.fence(1, b""))
     await bookie.settle()
     await bookie.streams[lane].send(wire.encode_refusal(ProtocolViolation("too many of everything")))
@@ -363,7 +365,7 @@ async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, connection, l
 # -- requests ---------------------------------------------------------------------------------
 
 
-@scripted
+@connected()
 async def test_each_question_goes_out_on_its_lane(bookie, connection):
     questions = [
         (Lane.READ, connection.read_batches(1, 2, 3, 4), wire.ReadBatches(1, 2, 3, 4), ReadAnswer((batch(2),), 9)),
@@ -384,7 +386,7 @@ async def test_each_question_goes_out_on_its_lane(bookie, connection):
         assert await call == answer
 
 
-@scripted
+@connected()
 async def test_replies_in_any_order_find_their_callers(bookie, connection):
     calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(5)]
     requests = [await bookie.asked(Lane.CONTROL) for _ in calls]
@@ -394,15 +396,15 @@ async def test_replies_in_any_order_find_their_callers(bookie, connection):
 
 
 @pytest.mark.parametrize("answer", [None, LacAnswer(1, False), ReadAnswer((), 1)], ids=["done", "lac", "no batch"])
-@scripted
-async def test_an_answer_to_another_question_is_a_violation(bookie, connection, answer):
+@connected()
+async def test_an_answer_to_another_question_is_a_violation(bookie, connection, *, answer):
     call = bookie.call(connection.read_batches(1, 0, 1, 100))
     await bookie.reply(Lane.READ, (await bookie.asked(Lane.READ)).request_id, answer)
     with pytest.raises(ProtocolViolation):
         await call
 
 
-@scripted(lane=Lane.CONTROL, max_requests=2)
+@connected(lane=Lane.CONTROL, max_requests=2)
 async def test_calls_beyond_what_is_granted_wait_their_turn(bookie, connection):
     calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(4)]
     await bookie.settle()
@@ -415,7 +417,7 @@ async def test_calls_beyond_what_is_granted_wait_their_turn(bookie, connection):
             await call
 
 
-@scripted(lane=Lane.CONTROL, max_requests=1)
+@connected(lane=Lane.CONTROL, max_requests=1)
 async def test_a_call_given_up_keeps_its_place_until_it_is_answered(bookie, connection):
     with pytest.raises(RequestTimeout):
         await connection.fence(1, b"")
@@ -431,7 +433,7 @@ async def test_a_call_given_up_keeps_its_place_until_it_is_answered(bookie, conn
     assert await call == FenceAnswer(3, 3)
 
 
-@scripted(lane=Lane.CONTROL, max_requests=1)
+@connected(lane=Lane.CONTROL, max_requests=1)
 async def test_cancelled_calls_leave_their_places_to_others(bookie, connection):
     calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(10)]
     await bookie.settle()
@@ -446,8 +448,8 @@ async def test_cancelled_calls_leave_their_places_to_others(bookie, connection):
 
 
 @pytest.mark.parametrize("repair", [False, True])
-@scripted(lane=Lane.CONTROL, credit_bytes=2 * MAX_ADD_COST_BYTES)
-async def test_recovery_and_repair_adds_wait_for_credit(bookie, connection, repair):
+@connected(lane=Lane.CONTROL, credit_bytes=2 * MAX_ADD_COST_BYTES)
+async def test_recovery_and_repair_adds_wait_for_credit(bookie, connection, *, repair):
     large = [batch(first, 900_000) for first in range(4)]
     calls = [
         bookie.call(connection.repair_add(each) if repair else connection.recovery_add(each, b"")) for each in large
@@ -467,8 +469,8 @@ async def test_recovery_and_repair_adds_wait_for_credit(bookie, connection, repa
 
 
 @pytest.mark.parametrize("repair", [False, True])
-@scripted
-async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_answer(bookie, connection, repair):
+@connected()
+async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_answer(bookie, connection, *, repair):
     each_s = 0.9 * bookie.settings.request_timeout_ms / 1000
     calls = [
         bookie.call(connection.repair_add(batch(first)) if repair else connection.recovery_add(batch(first), b""))
@@ -486,7 +488,7 @@ async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_ans
     assert bookie.world.clock.monotonic() - began <= 1.01 * bookie.settings.request_timeout_ms / 1000
 
 
-@scripted
+@scripted()
 async def test_long_polls_have_places_of_their_own(bookie):
     bookie.welcomes[Lane.READ] = WELCOME._replace(max_waits=2, max_requests=1)
     connection = await bookie.open()
@@ -501,14 +503,14 @@ async def test_long_polls_have_places_of_their_own(bookie):
             await call
 
 
-@scripted
+@connected()
 async def test_a_value_that_no_message_can_hold_is_the_callers_error_and_harms_nothing(connection):
     with pytest.raises(InvalidArgument):
         await connection.read_entry(2**63, 0)
     assert not connection.broken
 
 
-@scripted
+@scripted()
 async def test_closing_twice_is_closing_once(bookie):
     connection = await bookie.open()
     call = bookie.call(connection.fence(1, b""))

@@ -1,6 +1,7 @@
 """The connection pool: one attempt at a time, backoff, changed incarnations. And the request budget."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -18,7 +19,7 @@ from tallybook.sim.deterministic import SimNet
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
-from ..simulated import simulated_test
+from ..simulated import on_stage
 
 PAUSE_SECONDS = 0.5
 
@@ -69,23 +70,22 @@ class Town:
         return made
 
 
-def town(test):
-    """Run the decorated test in a town of its own, in virtual time."""
-
-    async def play(world, arguments):
-        made = Town(world)
-        await test(made, **arguments)
-        await made.pool.close()
-        for name in ("b1", "b2"):
-            made.net.kill(name)
-        await world.clock.sleep(20)
-        assert made.net.stream_count == 0
-        await made.tasks.close()
-
-    return simulated_test(test, {"town"}, play)
+@asynccontextmanager
+async def new_town(world):
+    made = Town(world)
+    yield {"town": made}
+    await made.pool.close()
+    for name in ("b1", "b2"):
+        made.net.kill(name)
+    await world.clock.sleep(20)
+    assert made.net.stream_count == 0
+    await made.tasks.close()
 
 
-@town
+in_a_town = on_stage(new_town)
+
+
+@in_a_town
 async def test_concurrent_callers_share_one_attempt_and_its_connection_is_kept(town):
     await town.start("b1")
     await town.start("b2")
@@ -99,7 +99,7 @@ async def test_concurrent_callers_share_one_attempt_and_its_connection_is_kept(t
     assert (found[0].bookie_id, (await town.pool.get("b2")).bookie_id) == ("b1", "b2")
 
 
-@town
+@in_a_town
 async def test_after_a_failure_all_callers_get_it_until_the_pause_is_over(town):
     for _ in range(5):
         with pytest.raises(BookieUnavailable, match="not registered"):
@@ -112,7 +112,7 @@ async def test_after_a_failure_all_callers_get_it_until_the_pause_is_over(town):
     assert (await town.pool.get("b1")).bookie_id == "b1"
 
 
-@town
+@in_a_town
 async def test_a_lost_connection_is_replaced_when_it_is_asked_for(town):
     bookie = await town.start("b1")
     lost = await town.pool.get("b1")
@@ -127,7 +127,7 @@ async def test_a_lost_connection_is_replaced_when_it_is_asked_for(town):
     assert found.incarnation.boot == 2
 
 
-@town
+@in_a_town
 async def test_open_ledgers_are_attached_again_after_a_restart_of_the_bookie_and_no_others(town):
     bookie = await town.start("b1")
     first = await town.pool.get("b1")
@@ -148,7 +148,7 @@ async def test_open_ledgers_are_attached_again_after_a_restart_of_the_bookie_and
     assert (await found.held(1, 0, 0)).writer is False
 
 
-@town
+@in_a_town
 async def test_a_lost_connection_over_which_nothing_is_written_stays_away_until_it_is_asked_for(town):
     await town.start("b1")
     (await town.pool.get("b1")).attach(1, b"k")
@@ -160,7 +160,7 @@ async def test_a_lost_connection_over_which_nothing_is_written_stays_away_until_
     assert town.accepted == accepted
 
 
-@town
+@in_a_town
 async def test_another_life_than_the_registered_one_is_refused(town):
     bookie = await town.start("b1")
     registered = town.members.known["b1"]
@@ -172,25 +172,21 @@ async def test_another_life_than_the_registered_one_is_refused(town):
     assert (await town.pool.get("b1")).incarnation == bookie.incarnation
 
 
-def test_the_log_says_now_and_then_that_a_bookie_refuses_this_client(caplog):
+@in_a_town
+async def test_the_log_says_now_and_then_that_a_bookie_refuses_this_client(town, *, caplog):
     caplog.set_level("WARNING", "tallybook.client.connection.pool")
-
-    @town
-    async def asked_for_two_minutes(town):
-        await town.start("b1", cluster="elsewhere")
-        until = town.clock.monotonic() + 2 * REFUSAL_SECONDS - 1
-        while town.clock.monotonic() < until:
-            with pytest.raises(InvalidConfig):
-                await town.pool.get("b1")
-            await town.clock.sleep(PAUSE_SECONDS)
-
-    asked_for_two_minutes()
+    await town.start("b1", cluster="elsewhere")
+    until = town.clock.monotonic() + 2 * REFUSAL_SECONDS - 1
+    while town.clock.monotonic() < until:
+        with pytest.raises(InvalidConfig):
+            await town.pool.get("b1")
+        await town.clock.sleep(PAUSE_SECONDS)
     told = [record for record in caplog.records if record.getMessage() == "bookie refuses this client"]
     assert [record.tallybook_fields["bookie_id"] for record in told] == ["b1", "b1"]
     assert "cluster" in told[0].tallybook_fields["error"]
 
 
-@town
+@in_a_town
 async def test_a_bookie_that_accepts_and_says_nothing_is_given_up_in_time(town):
     async def mute(lane, stream):
         await town.clock.sleep(100)
@@ -203,7 +199,7 @@ async def test_a_bookie_that_accepts_and_says_nothing_is_given_up_in_time(town):
     assert town.clock.monotonic() - before < 1.1
 
 
-@town
+@in_a_town
 async def test_a_closed_pool_fails_what_waits_and_opens_nothing_more(town):
     (await town.start("b1")).hold_commits()
     connection = await town.pool.get("b1")

@@ -10,10 +10,10 @@ from tallybook.wire import messages as wire
 from tallybook.wire.batches import MAX_LACS
 from tallybook.wire.lanes import Lane
 
-from .test_wire_client import scripted
+from .test_wire_client import connected
 
 
-@scripted
+@connected()
 async def test_lacs_that_wait_share_a_message_and_the_newest_of_a_ledger_counts(bookie, connection):
     for lac in (2, 3):
         for ledger_id in range(1, 101):
@@ -29,7 +29,7 @@ async def test_lacs_that_wait_share_a_message_and_the_newest_of_a_ledger_counts(
     ]
 
 
-@scripted
+@connected()
 async def test_only_some_messages_with_lacs_are_in_flight_at_a_time(bookie, connection):
     count = 2 * MAX_IN_FLIGHT * MAX_LACS
     for ledger_id in range(1, count + 1):
@@ -44,7 +44,7 @@ async def test_only_some_messages_with_lacs_are_in_flight_at_a_time(bookie, conn
     assert sum(len(request.ask.lacs) for request in under_way + rest) == count
 
 
-@scripted
+@connected()
 async def test_a_bookie_without_shared_lacs_gets_each_alone(bookie, connection):
     for ledger_id in (1, 2, 3):
         connection.queue_lac(ledger_id, 4, b"k")

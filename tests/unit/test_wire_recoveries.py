@@ -7,7 +7,7 @@ from tallybook.core.answers import ReadAnswer
 from tallybook.core.errors import RequestTimeout
 from tallybook.wire.lanes import Lane
 
-from .test_wire_client import batch, scripted
+from .test_wire_client import batch, connected
 
 
 async def answered_reads(bookie, connection, count: int) -> None:
@@ -22,8 +22,8 @@ async def answered_reads(bookie, connection, count: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["recovery_read", "fence", "recovery_add"])
-@scripted
-async def test_while_a_recovery_gets_copies_what_is_answered_behind_them_is_not_late(bookie, connection, what):
+@connected()
+async def test_while_a_recovery_gets_copies_what_is_answered_behind_them_is_not_late(bookie, connection, *, what):
     reads = bookie.call(answered_reads(bookie, connection, 3))
     await bookie.world.clock.sleep(0.01)
     arguments = {"recovery_read": (1, 9, b""), "fence": (1, b""), "recovery_add": (batch(9), b"")}[what]
@@ -36,7 +36,7 @@ async def test_while_a_recovery_gets_copies_what_is_answered_behind_them_is_not_
     assert bookie.world.clock.monotonic() - since <= 1.01 * bookie.settings.request_timeout_ms / 1000
 
 
-@scripted
+@connected()
 async def test_a_recovery_read_that_is_not_answered_fails_however_many_others_are(bookie, connection):
     began = bookie.world.clock.monotonic()
     never = bookie.call(connection.recovery_read(1, 99, b""))
