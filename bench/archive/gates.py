@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..compare.report import UNDERSTAND
 from ..gates import Gate
 from ..pages import lower_bound, upper_bound
 
-HEAD: Final = """# Benchmarks of the archive
+HEAD: Final = f"""# Benchmarks of the archive
 
 How fast closed ledgers are copied to an object store, what reading them from there costs, and how fast Spark reads
 them. `make bench-archive` writes this page. It contains all results, good or bad.
-[Where the time goes](../understand/performance-storage.md#the-archive) explains the figures, and why a gate is not met.
+[Where the time goes]({UNDERSTAND}/performance-storage.md#the-archive) explains the figures, and why a gate is not met.
 
 The object store is a directory on the disk below. Each comparison alternates between its two sides within one run, and
 a ratio is the median of such pairs. Payloads cannot be compressed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -44,11 +45,14 @@ COLUMNS: Final = {
 }
 """The figures in tables, in order, with their titles."""
 
-_INTRODUCTION: Final = """\
+UNDERSTAND: Final = f"{os.pardir}/understand"
+"""The folder of the pages that explain the figures, as a link from docs/project/."""
+
+_INTRODUCTION: Final = f"""\
 # Benchmarks
 
 Tallybook and Apache BookKeeper 4.17.3 on one machine, under the same loads, alternately. `make bench` writes this page.
-It contains all results, good or bad. [Where the time goes](../understand/performance.md) explains the figures, and why
+It contains all results, good or bad. [Where the time goes]({UNDERSTAND}/performance.md) explains the figures, and why
 a gate is not met.
 """
 

@@ -209,7 +209,7 @@ def test_the_encoder_refuses_what_does_not_follow() -> None:
     with pytest.raises(InvalidArgument, match="of ledger 4"):
         encoder.add(bytes_of_other, other)
     encoder.end()
-    with pytest.raises(InvalidArgument, match="comes after"):
+    with pytest.raises(InvalidArgument, match="cannot follow"):
         encoder.begin(3, b"")
 
 

@@ -128,7 +128,7 @@ async def test_what_runs_once_leads_and_is_refused_where_another_leads(cluster: 
         service = OffloadService(place, place.offloader(stage.client, settings), settings)
 
         async def work() -> None:
-            with pytest.raises(Conflict, match="at work"):
+            with pytest.raises(Conflict, match="is running"):
                 await service.work_off()
 
         lease_s = settings.lease_s
