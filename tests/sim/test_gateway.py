@@ -21,7 +21,7 @@ from tallybook.gateway.auth import Authorizer
 from tallybook.gateway.context import GatewayContext
 from tallybook.gateway.ledgers.service import LedgerService
 from tallybook.gateway.limits import GatewayLimits
-from tallybook.gateway.metrics import GatewayCounters, readings
+from tallybook.gateway.metrics import GatewayCounters
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.security.denial_log import DenialLog
@@ -76,10 +76,8 @@ class Stage:
 
     def idle(self) -> bool:
         """Whether no ledger is being written and no memory is reserved."""
-        found = readings(self.counts, self.limits.total)
-        return not (
-            found["writing"] or found["reserved_bytes"] or found["streams"] or found["open_LedgerService/Append"]
-        )
+        total, appends = self.limits.total, self.counts.methods["LedgerService/Append"]
+        return not (self.counts.writing or total.reserved_bytes or total.streams or appends.open)
 
 
 @asynccontextmanager
