@@ -93,7 +93,7 @@ async def never(_authorizer: Authorizer, _call: AuthorizedCall) -> None:
     pytest.fail("it was let in")
 
 
-@pytest.mark.parametrize("error", [DENIED, Unauthenticated("zookeeper:2281 does not take the password")])
+@pytest.mark.parametrize("error", [DENIED, Unauthenticated("zookeeper:2281 refuses the user or the password")])
 async def test_what_is_denied_to_the_gateway_is_no_client_s_fault(error: TallybookError, caplog):
     caplog.set_level(logging.INFO)
     code, reason, message = await failed(WRITER, error, of_a_ledger)

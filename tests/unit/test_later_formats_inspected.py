@@ -37,7 +37,7 @@ from .test_journal_inspect import on_a_disk, write
 
 HOME = "/b/ledgers"
 UUID = uuid.UUID(int=3)
-NEEDED = "a newer one has written it, and is needed"
+NEEDED = "a newer Tallybook wrote it, and is needed"
 
 
 def path(log_id: int) -> str:
