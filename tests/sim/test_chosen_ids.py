@@ -69,7 +69,7 @@ async def test_c18_a_repeated_id_is_an_error_and_the_first_bytes_stay(cluster: M
     early = asyncio.ensure_future(entries.append(2, b"early"))
     await asyncio.sleep(0)
     for repeated in (0, 2):
-        with pytest.raises(InvalidArgument, match="given before"):
+        with pytest.raises(InvalidArgument, match="used before"):
             await entries.append(repeated, b"again")
     with pytest.raises(InvalidArgument):
         await entries.append(-1, b"no id")

@@ -160,7 +160,7 @@ async def test_a_listing_that_is_cut_off_is_a_finding_wherever_it_happens(
         await closed(client)
         cut_listings_off(client.world.store)
         found = await found_in(client.world, OpenArchive(stage.store, stage.reader))
-    assert sorted((each.how_bad, each.where) for each in found if "cut off" in each.what) == [
+    assert sorted((each.how_bad, each.where) for each in found if "incomplete" in each.what) == [
         ("bad", "bucket"), ("bad", "copies"), ("bad", "metadata"),
     ]  # fmt: skip
 

@@ -526,7 +526,7 @@ async def test_a_glance_that_did_not_see_all_ledgers_calls_nothing_healthy(
     cluster: MemoryCluster, client: Client
 ) -> None:
     cut_listings_off(client.world.store)
-    assert any("was cut off" in problem for problem in (await overview(client.world)).problems)
+    assert any("was incomplete" in problem for problem in (await overview(client.world)).problems)
 
 
 @scenario(bookies=3)

@@ -444,14 +444,14 @@ async def test_verification_compares_every_field_of_a_receipt_with_the_object(
         assert second is not None
         index = second.index
         wrong = {
-            "entries": (replace(second, entries=second.entries + 1), "another ledger"),
-            "bytes": (replace(second, payload_bytes=second.payload_bytes - 1), "another ledger"),
-            "rolling crc": (replace(second, rolling_crc=second.rolling_crc ^ 1), "another ledger"),
-            "sha-256": (replace(second, object_sha256=bytes([1]) + second.object_sha256[1:]), "other bytes"),
+            "entries": (replace(second, entries=second.entries + 1), "a different ledger"),
+            "bytes": (replace(second, payload_bytes=second.payload_bytes - 1), "a different ledger"),
+            "rolling crc": (replace(second, rolling_crc=second.rolling_crc ^ 1), "a different ledger"),
+            "sha-256": (replace(second, object_sha256=bytes([1]) + second.object_sha256[1:]), "different bytes"),
             "hash of the index": (replace(second, index=replace(index, crc=index.crc ^ 1)), "index"),
             "place of the index": (replace(second, index=replace(index, offset=index.offset - 1)), "index"),
             "size": (replace(second, object_bytes=second.object_bytes - 1), "size"),
-            "object": (replace(second, object_id="0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77"), "another object"),
+            "object": (replace(second, object_id="0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77"), "is not the object"),
         }
 
         async def problem_of(*receipts: Receipt) -> str:

@@ -127,7 +127,10 @@ def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
         "nothing at the start": (as_stored(metadata, fragments=(Fragment(3, bookies),)), "must start at entry 0"),
         "no fragments": (as_stored(metadata, fragments=()), "must start at entry 0"),
         "a bookie twice": (as_stored(metadata, fragments=(Fragment(0, (bookies[0],) * 3),)), "different bookies"),
-        "a missed range backwards": (as_stored(metadata, missed=(MissedRange(bookies[0], 5, 4),)), "can miss"),
+        "a missed range backwards": (
+            as_stored(metadata, missed=(MissedRange(bookies[0], 5, 4),)),
+            "not a valid missed range",
+        ),
         "an end of an open ledger": (as_stored(metadata, last_entry_id=3), "is not closed"),
         "an unknown version": (sealed(body, 9), "is of format 9, this Tallybook knows 1"),
         "cut short": (encode_ledger(metadata)[:-1], "length or checksum"),

@@ -94,7 +94,7 @@ def test_deferred_sync_and_chosen_ids_work_from_threads(client: Client) -> None:
         found = list(threads.map(lambda number: chosen.append(number, b"%d" % number), (3, 1, 4, 0, 2)))
         assert found == [3, 1, 4, 0, 2]
         assert (chosen.next_missing, chosen.ledger.last_add_confirmed) == (5, 4)
-        with pytest.raises(InvalidArgument, match="given before"):
+        with pytest.raises(InvalidArgument, match="used before"):
             chosen.append(2, b"again")
     assert payloads(client.open_ledger(chosen.ledger.id)) == [b"0", b"1", b"2", b"3", b"4"]
     used = client.create_ledger()

@@ -69,7 +69,7 @@ async def test_a_truncated_page_is_not_taken_for_the_end_of_a_listing(world, *, 
         return RecordPage((), complete=False)
 
     store.list_ledgers, store.list_records = no_ledgers, no_records
-    with pytest.raises(MetadataUnavailable, match="cut off"):
+    with pytest.raises(MetadataUnavailable, match="incomplete"):
         await list_all(store, world)
 
 
