@@ -152,6 +152,7 @@ def test_faults_follow_the_three_branches():
 def test_an_effect_may_be_unknown_only_where_the_answer_can_get_lost():
     unknown = {error.__name__ for error in CLASSES if error.outcome is Outcome.UNKNOWN}
     assert unknown == {
+        "PeerUnavailable",
         "BookieUnavailable",
         "RequestTimeout",
         "ProtocolViolation",
