@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +25,9 @@ from tallybook.core.errors import HandleClosed, InvalidArgument, is_defect
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.deterministic import World
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import (
     Outgoing,
     Position,
@@ -36,6 +38,8 @@ from tallybook.stream import (
     SubscriptionReader,
     run_janitor,
 )
+
+from ..simulated import Parts, memory_cluster, on_stage
 
 pytestmark = pytest.mark.filterwarnings(
     "error:coroutine:RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"
@@ -343,56 +347,53 @@ def each_close(*, but: tuple[str, ...] = ()) -> Any:
     return pytest.mark.parametrize(("call", "close"), found)
 
 
-def play(body: Callable[[Handles], Awaitable[None]]) -> None:
-    """Run ``body`` on a simulated cluster, and leave nothing behind."""
-
-    async def on_cluster(cluster: MemoryCluster, _client: Client) -> None:
-        on = await Handles.open(cluster)
+@asynccontextmanager
+async def all_handles(world: World) -> AsyncIterator[Parts]:
+    async with memory_cluster(world) as parts:
+        on = await Handles.open(parts["cluster"])
         try:
-            await body(on)
+            yield {"on": on}
         finally:
             on.gate.set()
             await on.streams.close()
             await on.client.close()
 
-    scenario()(on_cluster)()
+
+with_handles = on_stage(all_handles, deadline_seconds=600)
 
 
 @each_close()
-def test_a_waiting_call_is_ended_by_the_close(call: Call, close: Call) -> None:
-    async def body(on: Handles) -> None:
-        await on.shut()
-        waiting = asyncio.ensure_future(call(on))
-        await asyncio.sleep(0.5)
-        assert not waiting.done(), waiting
-        closing = asyncio.ensure_future(close(on))
-        await asyncio.wait([waiting], timeout=SOON)
-        assert waiting.done(), "it was told nothing"
-        assert not waiting.cancelled(), "nobody has cancelled it but the close"
-        assert isinstance(waiting.exception(), HandleClosed), waiting
-        await closing
-
-    play(body)
+@with_handles
+async def test_a_waiting_call_is_ended_by_the_close(on: Handles, *, call: Call, close: Call) -> None:
+    await on.shut()
+    waiting = asyncio.ensure_future(call(on))
+    await asyncio.sleep(0.5)
+    assert not waiting.done(), waiting
+    closing = asyncio.ensure_future(close(on))
+    await asyncio.wait([waiting], timeout=SOON)
+    assert waiting.done(), "it was told nothing"
+    assert not waiting.cancelled(), "nobody has cancelled it but the close"
+    assert isinstance(waiting.exception(), HandleClosed), waiting
+    await closing
 
 
 # A stream writer that is closed or abandoned has nothing to close.
 @each_close(but=("stream_writer.close",))
-def test_a_call_that_comes_after_the_close_is_refused(call: Call, close: Call) -> None:
-    async def body(on: Handles) -> None:
-        await close(on)
-        with pytest.raises(HandleClosed) as refused:
-            async with asyncio.timeout(SOON):
-                await call(on)
-        assert not is_defect(refused.value)
-
-    play(body)
+@with_handles
+async def test_a_call_that_comes_after_the_close_is_refused(on: Handles, *, call: Call, close: Call) -> None:
+    await close(on)
+    with pytest.raises(HandleClosed) as refused:
+        async with asyncio.timeout(SOON):
+            await call(on)
+    assert not is_defect(refused.value)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_call_that_its_caller_cancels_is_cancelled_also_where_a_close_follows_at_once(call: Call) -> None:
     for closed_too in (False, True):
 
-        async def body(on: Handles, closed_too: bool = closed_too) -> None:
+        @with_handles
+        async def body(on: Handles, *, closed_too: bool = closed_too) -> None:
             await on.shut()
             waiting = asyncio.ensure_future(call(on))
             await asyncio.sleep(0.5)
@@ -403,52 +404,48 @@ def test_a_call_that_its_caller_cancels_is_cancelled_also_where_a_close_follows_
             if closing is not None:
                 await closing
 
-        play(body)
+        body()
 
 
-def test_a_task_group_is_not_left_in_silence_when_the_client_of_one_of_its_tasks_is_closed() -> None:
-    async def body(on: Handles) -> None:
-        await on.shut()
+@with_handles
+async def test_a_task_group_is_not_left_in_silence_when_the_client_of_one_of_its_tasks_is_closed(on: Handles) -> None:
+    await on.shut()
 
-        async def consume() -> None:
-            async for _ in on.reader.read(0, 40):
-                pass
+    async def consume() -> None:
+        async for _ in on.reader.read(0, 40):
+            pass
 
-        async def close() -> None:
-            await asyncio.sleep(0.5)
-            await on.client.close()
-
-        async def both() -> None:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(consume())
-                group.create_task(close())
-
-        with pytest.raises(ExceptionGroup) as failed:
-            await both()
-        assert failed.group_contains(HandleClosed)
-
-    play(body)
-
-
-def test_nothing_of_a_store_goes_on_when_its_client_is_closed_and_neither_is_opened_again() -> None:
-    async def body(on: Handles) -> None:
-        before = asyncio.all_tasks()
-        reading = asyncio.ensure_future(on.stream_reader.next())
-        keeping = asyncio.ensure_future(run_janitor(on.streams, on.client.world.clock, on.client.world.rng, 1.0))
+    async def close() -> None:
         await asyncio.sleep(0.5)
         await on.client.close()
-        await asyncio.wait([reading, keeping], timeout=SOON)
-        for ended in (reading, keeping):
-            assert isinstance(ended.exception(), HandleClosed)
-        await asyncio.sleep(SOON)
-        left = {task.get_name() for task in asyncio.all_tasks() - before}
-        assert not left, "background work of a closed client"
-        assert not any("streams/" in task.get_name() for task in asyncio.all_tasks())
-        for again in (on.client.__aenter__, on.streams.keep):
-            with pytest.raises(HandleClosed):
-                await again()
 
-    play(body)
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consume())
+            group.create_task(close())
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await both()
+    assert failed.group_contains(HandleClosed)
+
+
+@with_handles
+async def test_nothing_of_a_store_goes_on_when_its_client_is_closed_and_neither_is_opened_again(on: Handles) -> None:
+    before = asyncio.all_tasks()
+    reading = asyncio.ensure_future(on.stream_reader.next())
+    keeping = asyncio.ensure_future(run_janitor(on.streams, on.client.world.clock, on.client.world.rng, 1.0))
+    await asyncio.sleep(0.5)
+    await on.client.close()
+    await asyncio.wait([reading, keeping], timeout=SOON)
+    for ended in (reading, keeping):
+        assert isinstance(ended.exception(), HandleClosed)
+    await asyncio.sleep(SOON)
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert not left, "background work of a closed client"
+    assert not any("streams/" in task.get_name() for task in asyncio.all_tasks())
+    for again in (on.client.__aenter__, on.streams.keep):
+        with pytest.raises(HandleClosed):
+            await again()
 
 
 def test_a_call_on_another_event_loop_is_refused() -> None:

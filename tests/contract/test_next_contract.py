@@ -11,9 +11,10 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 from tallybook.stream import StreamStore
+
+from ..simulated import scenario
 
 
 class Followed(NamedTuple):
@@ -62,16 +63,14 @@ KINDS = [ledger_tail, stream_reader, subscription]
 Follow = Callable[[Client], AbstractAsyncContextManager[Followed]]
 
 
-def on_each(body: Callable[[Followed], Awaitable[None]]) -> Callable[[Follow], None]:
+def on_each(body: Callable[[Followed], Awaitable[None]]) -> Callable[..., None]:
     """Run the decorated coroutine as a test for each kind."""
 
     @pytest.mark.parametrize("follow", KINDS, ids=lambda kind: kind.__name__)
-    def test(follow: Follow) -> None:
-        async def play(_cluster: MemoryCluster, client: Client) -> None:
-            async with follow(client) as followed:
-                await body(followed)
-
-        scenario()(play)()
+    @scenario()
+    async def test(client: Client, *, follow: Follow) -> None:
+        async with follow(client) as followed:
+            await body(followed)
 
     return test
 

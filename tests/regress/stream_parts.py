@@ -12,22 +12,19 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Position, StreamStore
 
-from ..simulated import Parts, on_stage
+from ..simulated import Parts, memory_cluster, on_stage
 
 
 @asynccontextmanager
 async def two_stream_stores(world: World) -> AsyncIterator[Parts]:
     """``streams`` with its ``client`` of a ``cluster``, and ``others`` of another client."""
-    cluster = MemoryCluster(world, bookies=3)
-    await cluster.start()
     async with (
-        cluster.client(SMALL) as client,
-        StreamStore(client) as streams,
-        cluster.client(SMALL) as another,
+        memory_cluster(world) as parts,
+        StreamStore(parts["client"]) as streams,
+        parts["cluster"].client(SMALL) as another,
         StreamStore(another) as others,
     ):
-        yield {"cluster": cluster, "client": client, "streams": streams, "others": others}
-    await cluster.stop()
+        yield parts | {"streams": streams, "others": others}
 
 
 on_streams = on_stage(two_stream_stores)

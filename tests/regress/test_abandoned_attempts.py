@@ -13,7 +13,9 @@ from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import lines, read_all
+
+from ..simulated import scenario
 
 SETTINGS = OffloadSettings(
     row_group_bytes=4096,

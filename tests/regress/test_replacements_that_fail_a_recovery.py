@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
+
+from ..simulated import scenario
 
 QUICK = SMALL.model_copy(update={"add_timeout_ms": 500, "request_timeout_ms": 500})
 

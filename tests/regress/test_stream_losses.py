@@ -20,11 +20,12 @@ from tallybook.core.errors import (
 )
 from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamStore
 from tallybook.stream.catalog.head import StreamSegment
 from tallybook.stream.reader import reading, seek, tails
 
+from ..simulated import scenario
 from ..support.streams import head_of, updates_refused
 from .stream_parts import filled, on_streams, process
 
@@ -400,26 +401,25 @@ async def test_a_segment_grows_old_though_nothing_is_appended(streams: StreamSto
         assert (await head_of(streams)).next_segment == segments, "an empty one does not grow old"
 
 
-def test_making_segments_in_vain_leaves_no_more_than_one_ledger_to_be_deleted() -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with StreamStore(client) as streams:
-            await streams.create("s", roll_bytes=1024)
-            async with await streams.writer("s") as writer:
-                cluster.die("bookie-0")
-                for line in lines(300):
-                    await writer.append(line)
-                    await cluster.world.clock.sleep(0.3)
-                assert len((await head_of(streams)).doomed) <= 1
-                cluster.bookies["bookie-0"].restart()
-                await cluster.register("bookie-0")
-                for line in lines(50, 300):
-                    await writer.append(line)
-                    await cluster.world.clock.sleep(0.3)
-                assert (await head_of(streams)).next_segment > 2
-            assert await payloads(streams) == lines(350)
-
-    play()
+@scenario(bookies=3)
+async def test_making_segments_in_vain_leaves_no_more_than_one_ledger_to_be_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        async with await streams.writer("s") as writer:
+            cluster.die("bookie-0")
+            for line in lines(300):
+                await writer.append(line)
+                await cluster.world.clock.sleep(0.3)
+            assert len((await head_of(streams)).doomed) <= 1
+            cluster.bookies["bookie-0"].restart()
+            await cluster.register("bookie-0")
+            for line in lines(50, 300):
+                await writer.append(line)
+                await cluster.world.clock.sleep(0.3)
+            assert (await head_of(streams)).next_segment > 2
+        assert await payloads(streams) == lines(350)
 
 
 @on_streams

@@ -20,7 +20,6 @@ from tallybook.core.errors import (
     StreamFenced,
 )
 from tallybook.sim.cluster.faulty_metadata import MetadataFault
-from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Position, Start, StreamPolicy, StreamStore
@@ -124,31 +123,24 @@ async def test_a_young_stream_that_lost_its_name_gets_it_back_at_once(streams: S
     assert await streams.exists("s")
 
 
-def test_retention_gives_up_part_of_a_chapter() -> None:
-    run_seed(1, retention_in_a_chapter, deadline_seconds=20_000)
-
-
-async def retention_in_a_chapter(world: World) -> None:
-    cluster = MemoryCluster(world, bookies=3)
-    await cluster.start()
-    async with cluster.client(SMALL) as client, StreamStore(client) as streams:
-        await streams.create("s", retention="50m")
-        for index in range(20):
-            async with await streams.writer("s") as writer:
-                await writer.append(b"%d" % index)
-            await cluster.world.clock.sleep(400)
-        before = await head_of(streams)
-        assert await streams.keep() == 0
-        assert (await streams.info("s")).first_sequence == 13, "what is older is gone"
-        assert [record.payload async for record in streams.reader("s", follow=False)] == [
-            b"%d" % index for index in range(13, 20)
-        ]
-        after = await head_of(streams)
-        assert after.chapters[0].first_segment not in {each.first_segment for each in before.chapters}, "in its middle"
-        assert len([ledger_id async for ledger_id in client.list_ledgers()]) == 7
-        await streams.delete("s")
-        assert [ledger_id async for ledger_id in client.list_ledgers()] == []
-    await cluster.stop()
+@on_streams
+async def test_retention_gives_up_part_of_a_chapter(streams, cluster, client):
+    await streams.create("s", retention="50m")
+    for index in range(20):
+        async with await streams.writer("s") as writer:
+            await writer.append(b"%d" % index)
+        await cluster.world.clock.sleep(400)
+    before = await head_of(streams)
+    assert await streams.keep() == 0
+    assert (await streams.info("s")).first_sequence == 13, "what is older is gone"
+    assert [record.payload async for record in streams.reader("s", follow=False)] == [
+        b"%d" % index for index in range(13, 20)
+    ]
+    after = await head_of(streams)
+    assert after.chapters[0].first_segment not in {each.first_segment for each in before.chapters}, "in its middle"
+    assert len([ledger_id async for ledger_id in client.list_ledgers()]) == 7
+    await streams.delete("s")
+    assert [ledger_id async for ledger_id in client.list_ledgers()] == []
 
 
 @pytest.mark.parametrize("cut_off_at", range(1, 7))

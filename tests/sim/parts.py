@@ -21,12 +21,41 @@ from tallybook.offload.offloader import Offloader
 from tallybook.offload.survey import LedgerListing
 from tallybook.repair.service import RepairService
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.deterministic import World
+from tallybook.sim.faults.run_configuration import RunConfiguration
+from tallybook.sim.run import Universe
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 
 from ..support.deliveries import DeliveryDriver
+
+
+@asynccontextmanager
+async def checked_universe(world: World, configuration: RunConfiguration) -> AsyncIterator[Universe]:
+    """A cluster whose bookies are yet to be started; a violation that its oracle sees fails the test."""
+    universe = Universe(world, configuration)
+    try:
+        yield universe
+        universe.oracle.raise_violations()
+    finally:
+        await universe.workload.close()
+        for node in universe.nodes.values():
+            if node.process is not None:
+                node.process.kill()
+        universe.env.bury()
+
+
+@asynccontextmanager
+async def serving_universe(world: World, configuration: RunConfiguration) -> AsyncIterator[Universe]:
+    """A cluster whose bookies serve; a violation that its oracle sees fails the test."""
+    async with checked_universe(world, configuration) as universe:
+        for node in universe.nodes.values():
+            node.start()
+        while not all(node.ready for node in universe.nodes.values()):
+            await world.clock.sleep(0.01)
+        yield universe
 
 
 async def written_ledger(client: Client, count: int, *, close: bool = False, **options: Any) -> LedgerWriter:

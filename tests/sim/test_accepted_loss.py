@@ -14,8 +14,9 @@ from tallybook.client.recovery.machine import Close
 from tallybook.core.errors import OtherLedger, RecoveryFailed
 from tallybook.metadata.ledger.model import change_ensemble, close
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from .parts import repair, restart, written_ledger
 from .test_repair import QUICK, metadata_of
 from .test_repair_open_ledgers import abandoned, replace_disk
@@ -230,37 +231,34 @@ async def test_a_bookie_of_an_older_fragment_that_restarts_costs_no_confirmed_en
 
 
 @pytest.mark.parametrize(("request_", "count"), [("read_batches", 1), ("fence", 2), ("recovery_read", 1)])
-def test_the_only_bookie_left_that_restarts_at_any_step_loses_nothing_of_what_it_holds(
-    request_: str, count: int
+@scenario(bookies=3)
+async def test_the_only_bookie_left_that_restarts_at_any_step_loses_nothing_of_what_it_holds(
+    cluster: MemoryCluster, client: Client, *, request_: str, count: int
 ) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written_ledger(client, 30)
-        await cluster.world.clock.sleep(5)
-        ledger.abandon()
-        first, second, third = sorted(cluster.bookies)
-        for name in (first, second):
-            await replace_disk(cluster, name, ledger.id + 1)
-        holder, requests = cluster.bookies[third], []
+    ledger = await written_ledger(client, 30)
+    await cluster.world.clock.sleep(5)
+    ledger.abandon()
+    first, second, third = sorted(cluster.bookies)
+    for name in (first, second):
+        await replace_disk(cluster, name, ledger.id + 1)
+    holder, requests = cluster.bookies[third], []
 
-        async def restarts(got: str, _ledger_id: int) -> None:
-            requests.append(got)
-            if requests.count(request_) == count:
-                cluster.die(third)
+    async def restarts(got: str, _ledger_id: int) -> None:
+        requests.append(got)
+        if requests.count(request_) == count:
+            cluster.die(third)
 
-        holder.gate = restarts
-        with pytest.raises(RecoveryFailed):
-            await client.recover_accepting_loss(ledger.id)
-        assert requests.count(request_) == count
-        assert not (await metadata_of(cluster, ledger.id)).closed
-        holder.gate = None
-        holder.restart()
-        await cluster.register(third)
-        found = await client.recover_accepting_loss(ledger.id)
-        assert (found.metadata.last_entry_id, found.lost) == (29, True)
-        assert await read_all(client, ledger.id) == lines(30)
-
-    play()
+    holder.gate = restarts
+    with pytest.raises(RecoveryFailed):
+        await client.recover_accepting_loss(ledger.id)
+    assert requests.count(request_) == count
+    assert not (await metadata_of(cluster, ledger.id)).closed
+    holder.gate = None
+    holder.restart()
+    await cluster.register(third)
+    found = await client.recover_accepting_loss(ledger.id)
+    assert (found.metadata.last_entry_id, found.lost) == (29, True)
+    assert await read_all(client, ledger.id) == lines(30)
 
 
 async def requests_for_an_end(cluster: MemoryCluster, client: Client, entries: int) -> int:
@@ -288,9 +286,8 @@ async def requests_for_an_end(cluster: MemoryCluster, client: Client, entries: i
 
 
 @pytest.mark.parametrize("entries", [40, 400])
-def test_an_end_far_back_takes_no_more_requests_than_a_near_one(entries: int) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        assert await requests_for_an_end(cluster, client, entries) < 20
-
-    play()
+@scenario(bookies=3)
+async def test_an_end_far_back_takes_no_more_requests_than_a_near_one(
+    cluster: MemoryCluster, client: Client, *, entries: int
+) -> None:
+    assert await requests_for_an_end(cluster, client, entries) < 20

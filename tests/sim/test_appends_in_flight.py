@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,29 +25,19 @@ from tallybook.core.errors import Conflict, LedgerClosed, LedgerFenced, NotEnoug
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore, WriteResult
-from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import batch_of
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..sampling import sample
+from ..simulated import scenario
 from .parts import hold_commits, release_commits
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})
 
 
-def play(
-    scene: Callable[[MemoryCluster, Client], Awaitable[None]], *, seed: int, bookies: int, shuffle: bool = False
-) -> None:
-    async def run(world: World) -> None:
-        cluster = MemoryCluster(world, bookies=bookies)
-        await cluster.start()
-        async with cluster.client(QUICK) as client:
-            await scene(cluster, client)
-        await cluster.stop()
-
-    run_seed(seed, run, deadline_seconds=600, shuffle=shuffle)
+quick = partial(scenario, client_settings=QUICK)
 
 
 # -- C04: acks of all bookies at once ------------------------------------------------------------
@@ -101,7 +92,7 @@ def test_c04_when_all_bookies_ack_everything_at_once_each_of_many_callers_gets_i
         assert sorted(heard) == list(range(60))
         assert (await ledger.close()).last_entry_id == 59
 
-    play(scene, seed=seed, bookies=3, shuffle=True)
+    quick(seed=seed, shuffle=True)(scene)()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -119,29 +110,27 @@ def test_runs_that_are_appended_at_once_do_not_mix_and_each_caller_gets_the_ids_
         written = await read_all(client, ledger.id)
         assert [[written[entry_id] for entry_id in own] for own in ids] == runs
 
-    play(scene, seed=seed, bookies=3, shuffle=True)
+    quick(seed=seed, shuffle=True)(scene)()
 
 
-def test_a_run_above_the_whole_budget_goes_in_by_pieces() -> None:
-    async def scene(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await client.create_ledger()
-        run = [b"%d " % number + bytes(500) for number in range(400)]
-        run[7] = bytes(client.max_pending_bytes // 2)
-        most = 0
+@quick()
+async def test_a_run_above_the_whole_budget_goes_in_by_pieces(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    run = [b"%d " % number + bytes(500) for number in range(400)]
+    run[7] = bytes(client.max_pending_bytes // 2)
+    most = 0
 
-        async def watch() -> None:
-            nonlocal most
-            while ledger.last_add_confirmed < 399:
-                most = max(most, client.pending_bytes)
-                await cluster.world.clock.sleep(0.0005)
+    async def watch() -> None:
+        nonlocal most
+        while ledger.last_add_confirmed < 399:
+            most = max(most, client.pending_bytes)
+            await cluster.world.clock.sleep(0.0005)
 
-        watching = asyncio.ensure_future(watch())
-        assert await ledger.append_many(run) == range(400)
-        await watching
-        assert most <= 1.1 * client.max_pending_bytes < sum(map(len, run))
-        assert await ledger.append_many([]) == range(400, 400)
-
-    play(scene, seed=1, bookies=3)
+    watching = asyncio.ensure_future(watch())
+    assert await ledger.append_many(run) == range(400)
+    await watching
+    assert most <= 1.1 * client.max_pending_bytes < sum(map(len, run))
+    assert await ledger.append_many([]) == range(400, 400)
 
 
 # -- C05: every request goes to a member of its write set ----------------------------------------
@@ -246,7 +235,7 @@ def test_c05_adds_reads_and_ensemble_changes_together_ask_members_of_the_write_s
         await writer.close()
         await reader.close()
 
-    play(scene, seed=seed, bookies=8)
+    quick(seed=seed, bookies=8)(scene)()
 
 
 # -- C22: the ledger ends while appends are in flight --------------------------------------------
@@ -325,4 +314,4 @@ def test_c22_a_ledger_that_ends_with_appends_in_flight_settles_each_and_counts_k
         await writer.close()
 
     # The bookie with other bytes must be replaced.
-    play(scene, seed=seed, bookies=4 if end == "contradicted" else 3)
+    quick(seed=seed, bookies=4 if end == "contradicted" else 3)(scene)()

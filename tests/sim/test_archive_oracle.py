@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -18,10 +19,12 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerStat
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.cluster.bucket import Bucket, BucketFaults
 from tallybook.sim.coverage import CoverageMarks
-from tallybook.sim.deterministic import World, run_once
+from tallybook.sim.deterministic import World
 from tallybook.sim.oracle.archive_oracle import ArchiveOracle
 from tallybook.sim.oracle.oracle import Oracle
 from tallybook.sim.workload.history import History
+
+from ..simulated import Parts, on_stage
 
 PAYLOADS = [b"0/0/.", b"0/1/..", b"0/2/"]
 OBJECT_ID = "00000000-0000-4000-8000-000000000007"
@@ -85,16 +88,12 @@ class Archive:
         return [invariant for invariant, _ in self.oracle.violations]
 
 
-def archive(play: Callable[[Archive], Awaitable[None]]) -> Callable[[], None]:
-    """A test on one seed."""
+@asynccontextmanager
+async def one_archive(world: World) -> AsyncIterator[Parts]:
+    yield {"stage": Archive(world)}
 
-    def test() -> None:
-        async def run(world: World) -> None:
-            await play(Archive(world))
 
-        run_once(7, run)
-
-    return test
+archive = on_stage(one_archive, seed=7)
 
 
 @archive
@@ -121,16 +120,15 @@ async def test_a_receipt_of_an_object_that_is_not_there_is_detected(stage: Archi
 @pytest.mark.parametrize(
     "torn", [lambda data: data[:-1], lambda data: data[:8] + b"?" + data[9:]], ids=["shorter", "changed"]
 )
-def test_a_receipt_of_an_object_with_other_bytes_is_detected(torn: Callable[[bytes], bytes]) -> None:
-    @archive
-    async def play(stage: Archive) -> None:
-        stage.announce()
-        committed = await stage.write()
-        await stage.bucket.store.put(KEY, torn(stage.bucket.peek(KEY)))
-        stage.becomes(committed)
-        assert stage.found == ["I17"]
-
-    play()
+@archive
+async def test_a_receipt_of_an_object_with_other_bytes_is_detected(
+    stage: Archive, *, torn: Callable[[bytes], bytes]
+) -> None:
+    stage.announce()
+    committed = await stage.write()
+    await stage.bucket.store.put(KEY, torn(stage.bucket.peek(KEY)))
+    stage.becomes(committed)
+    assert stage.found == ["I17"]
 
 
 @pytest.mark.parametrize(
@@ -138,14 +136,13 @@ def test_a_receipt_of_an_object_with_other_bytes_is_detected(torn: Callable[[byt
     [PAYLOADS[:2], [*PAYLOADS, b"0/3/"], [b"0/0/.", b"0/2/..", b"0/1/"], [b"0/0/", b"0/1/..", b"0/2/"]],
     ids=["too few", "too many", "in another order", "shorter"],
 )
-def test_an_object_with_other_entries_than_were_confirmed_is_detected(payloads: list[bytes]) -> None:
-    @archive
-    async def play(stage: Archive) -> None:
-        stage.announce()
-        stage.becomes(await stage.write(payloads))
-        assert stage.found == ["I17"]
-
-    play()
+@archive
+async def test_an_object_with_other_entries_than_were_confirmed_is_detected(
+    stage: Archive, *, payloads: list[bytes]
+) -> None:
+    stage.announce()
+    stage.becomes(await stage.write(payloads))
+    assert stage.found == ["I17"]
 
 
 @archive

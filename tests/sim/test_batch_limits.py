@@ -12,8 +12,9 @@ from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import eventually, lines
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 LIMIT = 400

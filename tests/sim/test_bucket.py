@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,8 +13,10 @@ from tallybook.sim.cluster.bucket import FOREIGN_KEY, LATEST_SECONDS, TIMEOUT_SE
 from tallybook.sim.cluster.metadata import MetadataFaults, SimMetadata
 from tallybook.sim.cluster.process import SimEnvironment, SimProcess
 from tallybook.sim.coverage import CoverageMarks
-from tallybook.sim.deterministic import SimNet, World, run_once
+from tallybook.sim.deterministic import SimNet, World
 from tallybook.sim.oracle.oracle import Oracle
+
+from ..simulated import Parts, on_stage
 
 KEY = "ledgers/1"
 
@@ -53,20 +56,16 @@ class Small:
         return failed
 
 
-def small(play: Callable[[Small], Awaitable[None]]) -> Callable[[], None]:
-    """A test on one seed."""
+@asynccontextmanager
+async def small_stage(world: World) -> AsyncIterator[Parts]:
+    stage = Small(world)
+    try:
+        yield {"stage": stage}
+    finally:
+        stage.around.bury()
 
-    def test() -> None:
-        async def run(world: World) -> None:
-            stage = Small(world)
-            try:
-                await play(stage)
-            finally:
-                stage.around.bury()
 
-        run_once(7, run)
-
-    return test
+small = on_stage(small_stage, seed=7)
 
 
 @small

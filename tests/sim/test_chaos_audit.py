@@ -9,8 +9,10 @@ from tallybook.sim.chaos.audit import AuditClient, check_lacs, close_all, count_
 from tallybook.sim.chaos.records import BookiePromises
 from tallybook.sim.chaos.watched import WatchedConnections
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, scenario
+from tallybook.sim.stage.scenario import SMALL
 from tallybook.sim.workload.history import History, check
+
+from ..simulated import scenario
 
 ENTRIES = 40
 

@@ -10,7 +10,9 @@ from tallybook.client.client import Client
 from tallybook.core.errors import Busy, EntryTooLarge, InvalidArgument, LedgerClosed, LedgerFenced, Outcome
 from tallybook.core.ids import MAX_ID
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
+
+from ..simulated import scenario
 
 
 @scenario()

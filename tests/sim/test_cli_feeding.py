@@ -14,7 +14,8 @@ from tallybook.core.errors import EntryCorrupt, EntryTooLarge, LedgerFenced, Rea
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
+
+from ..simulated import scenario
 
 # A budget that one piece of input exceeds, so that feeding has to wait for space.
 SMALL = ClientSettings(max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=16 * 1024, add_timeout_ms=2000)
@@ -43,15 +44,7 @@ async def pieces(lines, size=700, fail: Exception | None = None):
         raise fail
 
 
-def fed(body: Callable[[MemoryCluster, Client], Awaitable[None]]) -> Callable[[], None]:
-    """A test on three bookies, with one client of small limits."""
-
-    @scenario()
-    async def test(cluster: MemoryCluster, _: Client) -> None:
-        async with cluster.client(SMALL) as client:
-            await body(cluster, client)
-
-    return test
+fed = scenario(client_settings=SMALL)
 
 
 async def all_of(client: Client, ledger_id: int) -> list[bytes]:

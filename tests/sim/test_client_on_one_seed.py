@@ -24,9 +24,10 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 from ..sampling import sample
+from ..simulated import scenario
 from .parts import hold_commits, release_commits, written_ledger
 
 BAD_RANGES = (

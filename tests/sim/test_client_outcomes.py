@@ -27,8 +27,9 @@ from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataF
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from .parts import hold_commits, release_commits, written_ledger
 
 # -- appends --------------------------------------------------------------------------------------
@@ -133,27 +134,26 @@ def seen_with(
 
 
 @pytest.mark.parametrize("fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST])
-def test_an_adoption_of_unknown_outcome_is_resolved_by_reading_again(fault: MetadataFault) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id = (await client.create_unowned_ledger()).ledger_id
-        steps = [
-            ("update_ledger", fault),
-            ("read_ledger", MetadataFault.UNAVAILABLE),
-            ("read_ledger", MetadataFault.UNAVAILABLE),
-        ]
-        async with cluster.client(SMALL, seen_through=seen_with(cluster, steps)) as other:
-            with pytest.raises(MetadataOutcomeUnknown):
-                await other.adopt_ledger(ledger_id)
-            with pytest.raises(MetadataUnavailable):
-                await other.adopt_ledger(ledger_id)
-            ledger = await other.adopt_ledger(ledger_id)
-            assert await ledger.append(b"ours") == 0
-            with pytest.raises(LedgerHasWriter):
-                await other.adopt_ledger(ledger_id)
-            await ledger.close()
-
-    play()
+@scenario()
+async def test_an_adoption_of_unknown_outcome_is_resolved_by_reading_again(
+    cluster: MemoryCluster, client: Client, *, fault: MetadataFault
+) -> None:
+    ledger_id = (await client.create_unowned_ledger()).ledger_id
+    steps = [
+        ("update_ledger", fault),
+        ("read_ledger", MetadataFault.UNAVAILABLE),
+        ("read_ledger", MetadataFault.UNAVAILABLE),
+    ]
+    async with cluster.client(SMALL, seen_through=seen_with(cluster, steps)) as other:
+        with pytest.raises(MetadataOutcomeUnknown):
+            await other.adopt_ledger(ledger_id)
+        with pytest.raises(MetadataUnavailable):
+            await other.adopt_ledger(ledger_id)
+        ledger = await other.adopt_ledger(ledger_id)
+        assert await ledger.append(b"ours") == 0
+        with pytest.raises(LedgerHasWriter):
+            await other.adopt_ledger(ledger_id)
+        await ledger.close()
 
 
 @scenario()

@@ -16,11 +16,11 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import Transaction, commit
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore, deliveries
 from tallybook.stream.catalog.delivery_record import PART, Delivery, DeliveryStage
 from tallybook.stream.deliveries import Deliveries
 
+from ..simulated import scenario
 from ..support.deliveries import DeliveryDriver, rows
 from .parts import one_stream
 
@@ -84,14 +84,11 @@ async def two_drivers_between_announce_and_commit(
 @pytest.mark.parametrize(
     ("first", "second", "second_dies"), [(5, 7, False), (7, 5, False), (5, 7, True)], ids=["higher", "lower", "dies"]
 )
-def test_a_batch_whose_driver_stood_still_while_another_one_was_announced_is_refused_and_not_lost(
-    first: int, second: int, second_dies: bool
+@scenario()
+async def test_a_batch_whose_driver_stood_still_while_another_one_was_announced_is_refused_and_not_lost(
+    cluster: MemoryCluster, client: Client, *, first: int, second: int, second_dies: bool
 ) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        await two_drivers_between_announce_and_commit(cluster, client, first, second, second_dies=second_dies)
-
-    play()
+    await two_drivers_between_announce_and_commit(cluster, client, first, second, second_dies=second_dies)
 
 
 @scenario()

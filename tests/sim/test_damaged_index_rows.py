@@ -6,7 +6,8 @@ Bookies, wire, client and repair run production code; the disk and the index are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -25,11 +26,14 @@ from tallybook.repair.service import RepairService
 from tallybook.repair.status.check import CopyCheck
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.bookie_node import BookieNode
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 from tallybook.sim.faults.run_configuration import draw_configuration
 from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
+
+from ..simulated import Parts, on_stage
+from .parts import serving_universe
 
 ENTRIES: Final = 60
 HURT: Final = "b1"
@@ -88,98 +92,108 @@ def which(rows: list[IndexRow], what: str) -> list[RowKey]:
     return {"the first": keys[:1], "two in a row": keys[2:4], "the last": keys[-1:], "all": keys}[what]
 
 
+@asynccontextmanager
+async def serving_bookies(world: World) -> AsyncIterator[Parts]:
+    """Serving bookies and a client in its own process."""
+    async with serving_universe(world, CALM) as universe, universe.workload.extra_client("client") as extra_client:
+        yield {"universe": universe, "client": extra_client.client}
+
+
+on_serving_bookies = on_stage(serving_bookies, deadline_seconds=600)
+
+
 @pytest.mark.parametrize("finder", ["scrub", "reader"])
 @pytest.mark.parametrize("what", ["the first", "two in a row", "the last", "all"])
-def test_damaged_rows_are_found_and_every_copy_comes_back(finder: str, what: str) -> None:
-    async def scene(universe: Universe, client: Client) -> None:
-        metadata = await written(client)
-        bookie = bookie_of(universe.nodes[HURT])
-        await bookie.flush()
-        index = index_of(bookie)
-        keys = which(await index.find_range(metadata.ledger_id, 0, MAX_ID, 100), what)
-        index.damaged.update(keys)
-        said = await said_of_all(bookie, metadata) if finder == "reader" else set()
-        assert EntryAbsent.__name__ not in said
-        assert (EntryUnknown.__name__ in said) == (finder == "reader")
-        if finder == "scrub":
-            await bookie._parts.scrub.run_pass()
-        assert [each[:2] for each in await bookie.damaged((-1, -1), 100)] == keys
-        assert not (await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)).good
-
-        await mended(universe, client, bookie)
-
-        assert index.damaged == set()
-        assert await said_of_all(bookie, metadata) == {"held"}
-        check = CopyCheck(client.world.store, client.world.connections, read=True)
-        found = await check.check_ledger(metadata)
-        assert (found.places, found.lacks) == (3, [])
-        assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
-        assert await read_all(client, metadata.ledger_id) == lines(ENTRIES)
-
-    played(scene)
-
-
-def test_a_check_calls_what_a_damaged_row_may_cover_unknown_and_not_absent() -> None:
-    async def scene(universe: Universe, client: Client) -> None:
-        metadata = await written(client)
-        bookie = bookie_of(universe.nodes[HURT])
-        await bookie.flush()
-        index = index_of(bookie)
-        row = (await index.find_range(metadata.ledger_id, 0, MAX_ID, 100))[2]
-        index.damaged.add(RowKey(*row[:2]))
-        found = await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)
-        assert [lack[:4] for lack in found.lacks] == [(HURT, row.first_entry_id, row.last_entry_id, "unknown")]
-        index.damaged.clear()
-
-    played(scene)
-
-
-def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_with_the_next_start() -> None:
-    async def scene(universe: Universe, client: Client) -> None:
-        metadata = await written(client)
-        node = universe.nodes[HURT]
-        bookie = bookie_of(node)
-        await bookie.flush()
-        index = index_of(bookie)
-        keys = [RowKey(*row[:2]) for row in await index.find_range(metadata.ledger_id, 0, MAX_ID, 100)]
-        index.unreadable = UnreadableRange(keys[1], keys[4], is_row=False)
-        index.damaged.update(keys[6:8])
-        assert await said_of_all(bookie, metadata) == {"held", EntryUnknown.__name__}
-        await mended(universe, client, bookie)
-        assert index.damaged == set()
-        found = await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)
-        lost = (HURT, keys[1].first_entry_id, keys[4].first_entry_id - 1, "unknown")
-        assert [lack[:4] for lack in found.lacks] == [lost]
-
+@on_serving_bookies
+async def test_damaged_rows_are_found_and_every_copy_comes_back(
+    universe: Universe, client: Client, *, finder: str, what: str
+) -> None:
+    metadata = await written(client)
+    bookie = bookie_of(universe.nodes[HURT])
+    await bookie.flush()
+    index = index_of(bookie)
+    keys = which(await index.find_range(metadata.ledger_id, 0, MAX_ID, 100), what)
+    index.damaged.update(keys)
+    said = await said_of_all(bookie, metadata) if finder == "reader" else set()
+    assert EntryAbsent.__name__ not in said
+    assert (EntryUnknown.__name__ in said) == (finder == "reader")
+    if finder == "scrub":
         await bookie._parts.scrub.run_pass()
-        node.kill(down_seconds=1.0)
-        while not node.ready:
-            await universe.world.clock.sleep(0.1)
-        bookie = bookie_of(node)
-        assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
-        await mended(universe, client, bookie, limbo_of=metadata.ledger_id)
-        check = CopyCheck(client.world.store, client.world.connections, read=True)
-        assert (await check.check_ledger(metadata)).lacks == []
-        assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
+    assert [each[:2] for each in await bookie.damaged((-1, -1), 100)] == keys
+    assert not (await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)).good
 
-    played(scene)
+    await mended(universe, client, bookie)
+
+    assert index.damaged == set()
+    assert await said_of_all(bookie, metadata) == {"held"}
+    check = CopyCheck(client.world.store, client.world.connections, read=True)
+    found = await check.check_ledger(metadata)
+    assert (found.places, found.lacks) == (3, [])
+    assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
+    assert await read_all(client, metadata.ledger_id) == lines(ENTRIES)
 
 
-def test_a_damaged_state_of_a_ledger_is_whole_again_once_all_copies_were_checked() -> None:
-    async def scene(universe: Universe, client: Client) -> None:
-        metadata = await written(client)
-        bookie = bookie_of(universe.nodes[HURT])
-        await bookie.flush()
-        index, table = index_of(bookie), bookie._parts.table
-        # It is in memory, and will be looked for in the index once others have pushed it out.
-        del table._all[metadata.ledger_id], table._idle[metadata.ledger_id]
-        index._states[metadata.ledger_id] = b"damaged"
-        assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
-        await mended(universe, client, bookie, limbo_of=metadata.ledger_id, settings=CHECKING)
-        state = decode_row(metadata.ledger_id, await index.load_state(metadata.ledger_id) or b"")
-        assert (state.limbo, state.last_held) == (False, ENTRIES - 1)
+@on_serving_bookies
+async def test_a_check_calls_what_a_damaged_row_may_cover_unknown_and_not_absent(
+    universe: Universe, client: Client
+) -> None:
+    metadata = await written(client)
+    bookie = bookie_of(universe.nodes[HURT])
+    await bookie.flush()
+    index = index_of(bookie)
+    row = (await index.find_range(metadata.ledger_id, 0, MAX_ID, 100))[2]
+    index.damaged.add(RowKey(*row[:2]))
+    found = await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)
+    assert [lack[:4] for lack in found.lacks] == [(HURT, row.first_entry_id, row.last_entry_id, "unknown")]
+    index.damaged.clear()
 
-    played(scene)
+
+@on_serving_bookies
+async def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_with_the_next_start(
+    universe: Universe, client: Client
+) -> None:
+    metadata = await written(client)
+    node = universe.nodes[HURT]
+    bookie = bookie_of(node)
+    await bookie.flush()
+    index = index_of(bookie)
+    keys = [RowKey(*row[:2]) for row in await index.find_range(metadata.ledger_id, 0, MAX_ID, 100)]
+    index.unreadable = UnreadableRange(keys[1], keys[4], is_row=False)
+    index.damaged.update(keys[6:8])
+    assert await said_of_all(bookie, metadata) == {"held", EntryUnknown.__name__}
+    await mended(universe, client, bookie)
+    assert index.damaged == set()
+    found = await CopyCheck(client.world.store, client.world.connections).check_ledger(metadata)
+    lost = (HURT, keys[1].first_entry_id, keys[4].first_entry_id - 1, "unknown")
+    assert [lack[:4] for lack in found.lacks] == [lost]
+
+    await bookie._parts.scrub.run_pass()
+    node.kill(down_seconds=1.0)
+    while not node.ready:
+        await universe.world.clock.sleep(0.1)
+    bookie = bookie_of(node)
+    assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
+    await mended(universe, client, bookie, limbo_of=metadata.ledger_id)
+    check = CopyCheck(client.world.store, client.world.connections, read=True)
+    assert (await check.check_ledger(metadata)).lacks == []
+    assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
+
+
+@on_serving_bookies
+async def test_a_damaged_state_of_a_ledger_is_whole_again_once_all_copies_were_checked(
+    universe: Universe, client: Client
+) -> None:
+    metadata = await written(client)
+    bookie = bookie_of(universe.nodes[HURT])
+    await bookie.flush()
+    index, table = index_of(bookie), bookie._parts.table
+    # It is in memory, and will be looked for in the index once others have pushed it out.
+    del table._all[metadata.ledger_id], table._idle[metadata.ledger_id]
+    index._states[metadata.ledger_id] = b"damaged"
+    assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
+    await mended(universe, client, bookie, limbo_of=metadata.ledger_id, settings=CHECKING)
+    state = decode_row(metadata.ledger_id, await index.load_state(metadata.ledger_id) or b"")
+    assert (state.limbo, state.last_held) == (False, ENTRIES - 1)
 
 
 async def mended(
@@ -202,25 +216,3 @@ async def mended(
     finally:
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
-
-
-def played(scene: Callable[[Universe, Client], Awaitable[None]]) -> None:
-    """Run ``scene`` with serving bookies and a client in its own process."""
-
-    async def run(world: World) -> None:
-        universe = Universe(world, CALM)
-        try:
-            for node in universe.nodes.values():
-                node.start()
-            while not all(node.ready for node in universe.nodes.values()):
-                await world.clock.sleep(0.01)
-            async with universe.workload.extra_client("client") as extra_client:
-                await scene(universe, extra_client.client)
-            universe.oracle.raise_violations()
-        finally:
-            await universe.workload.close()
-            for node in universe.nodes.values():
-                node.process.kill()
-            universe.env.bury()
-
-    run_seed(1, run, deadline_seconds=600)

@@ -16,6 +16,7 @@ from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import on_stage, world_alone
+from .parts import checked_universe
 from .test_restored_metadata import CALM
 
 HOUR_SECONDS = 3600
@@ -24,21 +25,13 @@ ENTRIES = lines(30)
 
 @on_stage(world_alone, deadline_seconds=10 * HOUR_SECONDS)
 async def test_a_deleted_ledger_whose_metadata_come_back_within_an_hour_is_kept_whole_for_good(world: World) -> None:
-    universe = Universe(world, replace(CALM, session_seconds=60.0))
-    for node in universe.nodes.values():
-        node.settings = node.settings.model_copy(update={"collection": CollectionSettings()})
-        node.start()
-    try:
+    async with checked_universe(world, replace(CALM, session_seconds=60.0)) as universe:
+        for node in universe.nodes.values():
+            node.settings = node.settings.model_copy(update={"collection": CollectionSettings()})
+            node.start()
         await serving(universe)
         async with universe.workload.extra_client("client") as extra_client:
             await undo_one_of_two(universe, extra_client.client)
-        universe.oracle.raise_violations()
-    finally:
-        await universe.workload.close()
-        for node in universe.nodes.values():
-            if node.process is not None:
-                node.process.kill()
-        universe.env.bury()
 
 
 async def undo_one_of_two(universe: Universe, client: Client) -> None:

@@ -12,8 +12,8 @@ from tallybook.repair.pause import PAUSED_RECORD
 from tallybook.repair.status.drain import check_can_end
 from tallybook.repair.status.drain_reasons import why_still_referenced
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import closed, cut_listings_off, repair
 from .test_maintenance import switch
 from .test_repair import QUICK
@@ -26,24 +26,22 @@ async def drain(client: Client, bookie_id: str) -> None:
 
 
 @pytest.mark.parametrize("takes_writes", [True, False])
-def test_a_second_drain_is_refused_while_the_first_needs_the_only_bookie_that_is_left(takes_writes: bool) -> None:
+@scenario(bookies=4)
+async def test_a_second_drain_is_refused_while_the_first_needs_the_only_bookie_that_is_left(
+    cluster: MemoryCluster, client: Client, *, takes_writes: bool
+) -> None:
     """Whether the first bookie is read-only by now."""
-
-    @scenario(bookies=4)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await closed(client)
-        one, other, _ = ledger.last_fragment.bookies
-        await drain(client, one)
-        if not takes_writes:
-            await cluster.make_read_only(one)
-        refused = f"{other} cannot be drained: 1 ledger names it or {one} .*, with {one} being drained, too"
-        with pytest.raises(InvalidArgument, match=refused):
-            await drain(client, other)
-        cluster.add("bookie-4")
-        await cluster.register("bookie-4")
+    ledger = await closed(client)
+    one, other, _ = ledger.last_fragment.bookies
+    await drain(client, one)
+    if not takes_writes:
+        await cluster.make_read_only(one)
+    refused = f"{other} cannot be drained: 1 ledger names it or {one} .*, with {one} being drained, too"
+    with pytest.raises(InvalidArgument, match=refused):
         await drain(client, other)
-
-    play()
+    cluster.add("bookie-4")
+    await cluster.register("bookie-4")
+    await drain(client, other)
 
 
 @scenario(bookies=4)

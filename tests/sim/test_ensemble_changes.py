@@ -21,8 +21,9 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_reco
 from tallybook.metadata.store import MetadataStore, WriteResult
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from ..support.metadata_faults import AnswersLost, Gated, WritesRefused
 from .parts import written_ledger
 
@@ -82,26 +83,25 @@ async def test_c02_entries_acked_during_a_change_are_on_the_bookies_of_their_fra
 @pytest.mark.parametrize(
     "fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE]
 )
-def test_c07_a_change_whose_answer_is_lost_is_read_back(fault: MetadataFault) -> None:
-    @scenario(bookies=4)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        script = MetadataFaultScript([("update_ledger", fault)])
-        through: Callable[[MetadataStore], MetadataStore] = lambda store: FaultyMetadataStore(  # noqa: E731
-            store, script, cluster.world.clock
-        )
-        async with cluster.client(QUICK, seen_through=through) as writer:
-            ledger = await writer.create_ledger()
-            dead = cluster.die(members(ledger)[1])
-            pending = [ledger.append_nowait(line) for line in lines(20)]
-            await eventually(lambda: dead.bookie_id not in members(ledger), cluster)
-            assert [await append for append in pending] == list(range(20))
-            assert script.finished
-            closed = await ledger.close()
-        assert len(closed.fragments) <= 2
-        assert cluster.under_replicated(closed) == []
-        assert await read_all(client, ledger.id) == lines(20)
-
-    play()
+@scenario(bookies=4)
+async def test_c07_a_change_whose_answer_is_lost_is_read_back(
+    cluster: MemoryCluster, client: Client, *, fault: MetadataFault
+) -> None:
+    script = MetadataFaultScript([("update_ledger", fault)])
+    through: Callable[[MetadataStore], MetadataStore] = lambda store: FaultyMetadataStore(  # noqa: E731
+        store, script, cluster.world.clock
+    )
+    async with cluster.client(QUICK, seen_through=through) as writer:
+        ledger = await writer.create_ledger()
+        dead = cluster.die(members(ledger)[1])
+        pending = [ledger.append_nowait(line) for line in lines(20)]
+        await eventually(lambda: dead.bookie_id not in members(ledger), cluster)
+        assert [await append for append in pending] == list(range(20))
+        assert script.finished
+        closed = await ledger.close()
+    assert len(closed.fragments) <= 2
+    assert cluster.under_replicated(closed) == []
+    assert await read_all(client, ledger.id) == lines(20)
 
 
 @scenario(bookies=4)
@@ -222,32 +222,31 @@ async def test_c14_a_writer_that_paused_with_a_quorum_hurries_once_it_has_lost_i
 
 
 @pytest.mark.parametrize("state", ["the same end", "another end", "in recovery"])
-def test_c12_a_change_that_finds_the_ledger_taken_ends_the_writer_which_closes_at_the_same_end_only(state: str) -> None:
+@scenario(bookies=4)
+async def test_c12_a_change_that_finds_the_ledger_taken_ends_the_writer_which_closes_at_the_same_end_only(
+    cluster: MemoryCluster, client: Client, *, state: str
+) -> None:
     def taken(metadata: LedgerMetadata) -> LedgerMetadata:
         last = 9 if state == "the same end" else 4
         length = sum(map(len, lines(last + 1)))
         return begin_recovery(metadata) if state == "in recovery" else close(metadata, last, length)
 
-    @scenario(bookies=4)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with cluster.client(QUICK) as writer:
-            ledger = await written_ledger(writer, 10)
-            await cluster.edit(ledger.id, taken)
-            cluster.die(members(ledger)[1])
-            await eventually(lambda: ledger.ended, cluster)
-            with pytest.raises(LedgerFenced if state == "in recovery" else LedgerClosed):
-                await ledger.append(b"late")
-            assert len((await client.ledger_metadata(ledger.id)).fragments) == 1
-            if state == "the same end":
-                closed = await ledger.close()
-                assert (closed.last_entry_id, closed.length) == (9, sum(map(len, lines(10))))
-                assert await ledger.close() == closed
-            else:
-                with pytest.raises(LedgerFenced) as caught:
-                    await ledger.close()
-                assert caught.value.outcome is Outcome.NOT_DONE
-
-    play()
+    async with cluster.client(QUICK) as writer:
+        ledger = await written_ledger(writer, 10)
+        await cluster.edit(ledger.id, taken)
+        cluster.die(members(ledger)[1])
+        await eventually(lambda: ledger.ended, cluster)
+        with pytest.raises(LedgerFenced if state == "in recovery" else LedgerClosed):
+            await ledger.append(b"late")
+        assert len((await client.ledger_metadata(ledger.id)).fragments) == 1
+        if state == "the same end":
+            closed = await ledger.close()
+            assert (closed.last_entry_id, closed.length) == (9, sum(map(len, lines(10))))
+            assert await ledger.close() == closed
+        else:
+            with pytest.raises(LedgerFenced) as caught:
+                await ledger.close()
+            assert caught.value.outcome is Outcome.NOT_DONE
 
 
 @scenario(bookies=4)

@@ -13,8 +13,9 @@ from tallybook.core.errors import AccessDenied, NoSuchLedger, ReadBeyondLac
 from tallybook.repair.status.entry_trace import trace_entry
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, scenario
+from tallybook.sim.stage.scenario import eventually
 
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .parts import written_ledger
 
@@ -109,28 +110,25 @@ async def test_the_copy_in_the_archive_is_traced_and_is_enough_once_bookies_may_
 
 
 @pytest.mark.parametrize(("harm", "verdict"), [("gone", "absent"), ("rotten", "damaged")])
-def test_a_changed_object_is_reported(harm: str, verdict: str) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        store = MemoryObjectStore(cluster.world.clock, name="harmed")
-        async with ArchiveStage(cluster, store=store) as stage:
-            ledger_id = await closed(client)
-            await stage.archive(ledger_id)
-            receipt = (await client.ledger_metadata(ledger_id)).archived
-            assert receipt is not None
-            place = await stage.reader.place(receipt, ledger_id, 0)
-            data = bytearray(await store.read(receipt.key, 0, receipt.object_bytes))
-            await store.delete(receipt.key)
-            stage.reader.forget(receipt.key)
-            if harm == "rotten":
-                data[place.page_offset + place.page_bytes // 2] ^= 1
-                await store.put(receipt.key, bytes(data))
-            found = await trace_entry(stage.client.world, ledger_id, 0)
-            assert found.archive is not None
-            assert found.archive.verdict == verdict
-            assert "the archive's copy is not intact" in found.problems[0]
-
-    play()
+@scenario(bookies=3)
+async def test_a_changed_object_is_reported(cluster: MemoryCluster, client: Client, *, harm: str, verdict: str) -> None:
+    store = MemoryObjectStore(cluster.world.clock, name="harmed")
+    async with ArchiveStage(cluster, store=store) as stage:
+        ledger_id = await closed(client)
+        await stage.archive(ledger_id)
+        receipt = (await client.ledger_metadata(ledger_id)).archived
+        assert receipt is not None
+        place = await stage.reader.place(receipt, ledger_id, 0)
+        data = bytearray(await store.read(receipt.key, 0, receipt.object_bytes))
+        await store.delete(receipt.key)
+        stage.reader.forget(receipt.key)
+        if harm == "rotten":
+            data[place.page_offset + place.page_bytes // 2] ^= 1
+            await store.put(receipt.key, bytes(data))
+        found = await trace_entry(stage.client.world, ledger_id, 0)
+        assert found.archive is not None
+        assert found.archive.verdict == verdict
+        assert "the archive's copy is not intact" in found.problems[0]
 
 
 @scenario(bookies=3)

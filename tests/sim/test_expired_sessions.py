@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,7 +14,9 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Unknown
 from tallybook.sim.cluster.metadata import MetadataFaults, MetadataSession, SimMetadata
-from tallybook.sim.deterministic import ProcessGate, World, run_once
+from tallybook.sim.deterministic import ProcessGate, World
+
+from ..simulated import Parts, on_stage
 
 SLOW = (0.2, 0.2)
 """Seconds on the way there, and back."""
@@ -37,19 +40,14 @@ class Stored:
         self.session.expire()
 
 
-def stored(scenario: Callable[[Stored], Awaitable[None]]) -> Callable[[], None]:
-    """A test on one seed."""
+@asynccontextmanager
+async def store_of_one_ledger(world: World) -> AsyncIterator[Parts]:
+    store = Stored(world)
+    await store.other.store.create_ledger(ledger(1))
+    yield {"store": store}
 
-    def test() -> None:
-        async def run(world: World) -> None:
-            store = Stored(world)
-            await store.other.store.create_ledger(ledger(1))
-            await scenario(store)
 
-        run_once(7, run, deadline_seconds=600)
-
-    test.__name__ = scenario.__name__
-    return test
+stored = on_stage(store_of_one_ledger, seed=7, deadline_seconds=600)
 
 
 def ledger(ledger_id: int, token: str = "token") -> LedgerMetadata:
@@ -146,16 +144,13 @@ async def test_an_entry_that_an_unknown_attempt_left_goes_and_that_of_the_next_a
 
 
 @pytest.mark.timeout(30)
-def test_a_replaced_session_waits_while_the_store_is_unavailable() -> None:
-    @stored
-    async def scenario(store: Stored) -> None:
-        waiting = [asyncio.create_task(each.until_through()) for each in (store.session, store.open("one"))]
-        store.metadata.go_away()
-        await store.clock.sleep(1)
-        assert not any(each.done() for each in waiting)
-        store.metadata.heal()
-        await asyncio.wait(waiting, timeout=1)
-        assert [each.done() for each in waiting] == [False, True]
-        waiting[0].cancel()
-
-    scenario()
+@stored
+async def test_a_replaced_session_waits_while_the_store_is_unavailable(store: Stored) -> None:
+    waiting = [asyncio.create_task(each.until_through()) for each in (store.session, store.open("one"))]
+    store.metadata.go_away()
+    await store.clock.sleep(1)
+    assert not any(each.done() for each in waiting)
+    store.metadata.heal()
+    await asyncio.wait(waiting, timeout=1)
+    assert [each.done() for each in waiting] == [False, True]
+    waiting[0].cancel()

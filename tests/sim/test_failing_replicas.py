@@ -15,8 +15,9 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 READING = ("read_entry", "read_batches", "read_lac", "wait_lac")
@@ -50,30 +51,29 @@ class Refusing:
 
 @pytest.mark.parametrize("error", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("position", range(3))
-def test_a_replica_that_refuses_leaves_everything_to_the_others(error: TallybookError, position: int) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written_ledger(client, 10)
-        await cluster.world.clock.sleep(1)
-        refusing = Refusing(cluster, error)
-        refusing.at(ledger.metadata.last_fragment.bookies[position])
-        reader = await client.open_ledger(ledger.id, recover=False)
-        assert reader.last_add_confirmed == 9
-        assert await reader.read_last_add_confirmed() == 9
-        assert [entry.payload async for entry in reader.read(0, 9)] == lines(10)
-        assert (await reader.read_entry(3)).payload == lines(10)[3]
-        assert (await reader.read_batch(3))[0].first_entry_id <= 3
-        seen: list[bytes] = []
-        async for entry in reader.tail():
-            seen.append(entry.payload)
-            if len(seen) == 10:
-                await ledger.append_many(lines(10, 10))
-            if len(seen) == 20:
-                await ledger.close()
-        assert seen == lines(20)
-        assert {"read_lac", "wait_lac"} <= set(refusing.asked)
-
-    play()
+@scenario()
+async def test_a_replica_that_refuses_leaves_everything_to_the_others(
+    cluster: MemoryCluster, client: Client, *, error: TallybookError, position: int
+) -> None:
+    ledger = await written_ledger(client, 10)
+    await cluster.world.clock.sleep(1)
+    refusing = Refusing(cluster, error)
+    refusing.at(ledger.metadata.last_fragment.bookies[position])
+    reader = await client.open_ledger(ledger.id, recover=False)
+    assert reader.last_add_confirmed == 9
+    assert await reader.read_last_add_confirmed() == 9
+    assert [entry.payload async for entry in reader.read(0, 9)] == lines(10)
+    assert (await reader.read_entry(3)).payload == lines(10)[3]
+    assert (await reader.read_batch(3))[0].first_entry_id <= 3
+    seen: list[bytes] = []
+    async for entry in reader.tail():
+        seen.append(entry.payload)
+        if len(seen) == 10:
+            await ledger.append_many(lines(10, 10))
+        if len(seen) == 20:
+            await ledger.close()
+    assert seen == lines(20)
+    assert {"read_lac", "wait_lac"} <= set(refusing.asked)
 
 
 @scenario()

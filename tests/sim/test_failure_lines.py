@@ -13,8 +13,9 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import eventually, lines
 
+from ..simulated import scenario
 from ..support.gateways import gateways
 from .parts import one_stream
 
@@ -81,21 +82,20 @@ def test_a_copy_that_is_bad_from_end_to_end_is_no_line_for_each_entry(caplog: py
     assert sum(each["untold_count"] for each in found) > 50
 
 
-def test_a_segment_that_has_failed_is_named_with_its_ledger(caplog: pytest.LogCaptureFixture) -> None:
-    @scenario(bookies=4)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with one_stream(client) as streams:
-            async with await streams.writer("s") as writer:
-                await writer.append(b"one")
-                ledger_ids = [ledger_id async for ledger_id in client.list_ledgers()]
-                async with cluster.client() as other:
-                    for ledger_id in ledger_ids:
-                        await other.open_ledger(ledger_id)
-                await writer.append(b"two")
-                await eventually(lambda: bool(told(caplog, "segment failed")), cluster)
-            (line,) = told(caplog, "segment failed")
-            assert line["stream"] == "s"
-            assert line["ledger_id"] in ledger_ids
-            assert line["segment"] >= 0
-
-    play()
+@scenario(bookies=4)
+async def test_a_segment_that_has_failed_is_named_with_its_ledger(
+    cluster: MemoryCluster, client: Client, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_stream(client) as streams:
+        async with await streams.writer("s") as writer:
+            await writer.append(b"one")
+            ledger_ids = [ledger_id async for ledger_id in client.list_ledgers()]
+            async with cluster.client() as other:
+                for ledger_id in ledger_ids:
+                    await other.open_ledger(ledger_id)
+            await writer.append(b"two")
+            await eventually(lambda: bool(told(caplog, "segment failed")), cluster)
+        (line,) = told(caplog, "segment failed")
+        assert line["stream"] == "s"
+        assert line["ledger_id"] in ledger_ids
+        assert line["segment"] >= 0

@@ -17,8 +17,9 @@ from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 PIPELINED = 1_000
@@ -121,25 +122,23 @@ async def test_f08_a_writer_that_wakes_up_after_ten_minutes_with_a_thousand_appe
 
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["closed by a recovery", "still open"])
-def test_f09_machines_that_come_up_empty_at_the_same_addresses_ack_nothing_to_a_live_writer(recovered: bool) -> None:
+@scenario()
+async def test_f09_machines_that_come_up_empty_at_the_same_addresses_ack_nothing_to_a_live_writer(
+    cluster: MemoryCluster, client: Client, *, recovered: bool
+) -> None:
     """The replacements do not know of their predecessors, unlike real bookies: the writer must not count their acks."""
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with cluster.client(SMALL) as other:
-            ledger = await written_ledger(client, 10)
-            if recovered:
-                await other.recover_ledger(ledger.id)
-            for bookie in cluster.bookies.values():
-                bookie.replace()
-            appends = [ledger.append_nowait(payload) for payload in lines(50, 10)]
-            results = await asyncio.gather(*appends, return_exceptions=True)
-            assert all(isinstance(result, TallybookError) for result in results), results
-            metadata = await other.ledger_metadata(ledger.id)
-            assert not recovered or metadata.last_entry_id == 9
-            ledger.abandon()
-
-    play()
+    async with cluster.client(SMALL) as other:
+        ledger = await written_ledger(client, 10)
+        if recovered:
+            await other.recover_ledger(ledger.id)
+        for bookie in cluster.bookies.values():
+            bookie.replace()
+        appends = [ledger.append_nowait(payload) for payload in lines(50, 10)]
+        results = await asyncio.gather(*appends, return_exceptions=True)
+        assert all(isinstance(result, TallybookError) for result in results), results
+        metadata = await other.ledger_metadata(ledger.id)
+        assert not recovered or metadata.last_entry_id == 9
+        ledger.abandon()
 
 
 # -- F11: each ends in one typed outcome, and nothing acked is lost ----------------------------------------------------
@@ -147,34 +146,31 @@ def test_f09_machines_that_come_up_empty_at_the_same_addresses_ack_nothing_to_a_
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("hung", [False, True])
-def test_f11_many_opens_at_once_see_one_end_also_with_a_bookie_that_hangs_or_was_restarted(
-    hung: bool, restarted: bool
+@scenario()
+async def test_f11_many_opens_at_once_see_one_end_also_with_a_bookie_that_hangs_or_was_restarted(
+    cluster: MemoryCluster, client: Client, *, hung: bool, restarted: bool
 ) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written_ledger(client, 40)
-        bookies = [cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies]
-        if hung:
-            bookies[2].pause()
-        others = [cluster.client(SMALL) for _ in range(8)]
-        opening = [asyncio.ensure_future(other.open_ledger(ledger.id)) for other in others]
-        if restarted:
-            await cluster.world.clock.sleep(0.003)
-            bookies[0].restart()
-        readers = await asyncio.gather(*opening, return_exceptions=True)
-        assert all(isinstance(reader, LedgerReader | TallybookError) for reader in readers)
-        bookies[2].resume()
-        ends = {(await other.recover_ledger(ledger.id)).last_entry_id for other in others}
-        assert len(ends) == 1
-        assert ends.pop() >= 39
-        with pytest.raises(LedgerFenced):
-            await ledger.append(b"late")
-        assert (await read_all(others[0], ledger.id))[:40] == lines(40)
-        for other in others:
-            await other.close()
-        ledger.abandon()
-
-    play()
+    ledger = await written_ledger(client, 40)
+    bookies = [cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies]
+    if hung:
+        bookies[2].pause()
+    others = [cluster.client(SMALL) for _ in range(8)]
+    opening = [asyncio.ensure_future(other.open_ledger(ledger.id)) for other in others]
+    if restarted:
+        await cluster.world.clock.sleep(0.003)
+        bookies[0].restart()
+    readers = await asyncio.gather(*opening, return_exceptions=True)
+    assert all(isinstance(reader, LedgerReader | TallybookError) for reader in readers)
+    bookies[2].resume()
+    ends = {(await other.recover_ledger(ledger.id)).last_entry_id for other in others}
+    assert len(ends) == 1
+    assert ends.pop() >= 39
+    with pytest.raises(LedgerFenced):
+        await ledger.append(b"late")
+    assert (await read_all(others[0], ledger.id))[:40] == lines(40)
+    for other in others:
+        await other.close()
+    ledger.abandon()
 
 
 @scenario()

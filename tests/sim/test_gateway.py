@@ -29,9 +29,10 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..sampling import sample
+from ..simulated import scenario
 from .parts import hold_commits, release_commits
 
 CREATE = pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest(), credit_bytes=32 * KIB))

@@ -6,8 +6,9 @@ from tallybook.client.client import Client
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, scenario
+from tallybook.sim.stage.scenario import eventually
 
+from ..simulated import scenario
 from ..support.cancellation import each_cut
 from ..support.gateways import CLOSE, AppendCall, gateways, opening, records
 

@@ -15,10 +15,11 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import eventually, lines
 from tallybook.stream import StreamStore
 from tallybook.stream.records.record import Outgoing
 
+from ..simulated import scenario
 from ..support.gateways import CLOSE, COMMIT, AppendCall, SimGateway, gateways, opening, records, refusal
 from .parts import hold_commits, release_commits
 
@@ -161,25 +162,24 @@ READING: dict[str, tuple[Message, type[Message]]] = {
 
 
 @pytest.mark.parametrize("method", READING)
-def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_is_no_stream(method: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with gateways(cluster, max_connection_streams=1, max_connection_bytes=8 * MIB) as [gateway]:
-            await gateway.call("Append", AppendCall(opening(), records(lines(3)), COMMIT, CLOSE))
-            subscribed: FakeCall[pb.SubscribeReply] = FakeCall(pb.SubscribeReply)
-            subscribed.say(pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription="x")))
-            subscribed.end()
-            await gateway.call("Subscribe", subscribed)
-            with gateway.limits.admit(caller("here"), 7 * MIB):
-                request, kind = READING[method]
-                call = FakeCall(kind)
-                call.say(request)
-                assert (await refusal(gateway.call(method, call)))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
-            with gateway.limits.admit(caller("here"), MIB):
-                await gateway.ask(method, *READING[method])
-            assert gateway.limits.total.reserved_bytes == 0
-
-    play()
+@scenario()
+async def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_is_no_stream(
+    cluster: MemoryCluster, client: Client, *, method: str
+) -> None:
+    async with gateways(cluster, max_connection_streams=1, max_connection_bytes=8 * MIB) as [gateway]:
+        await gateway.call("Append", AppendCall(opening(), records(lines(3)), COMMIT, CLOSE))
+        subscribed: FakeCall[pb.SubscribeReply] = FakeCall(pb.SubscribeReply)
+        subscribed.say(pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription="x")))
+        subscribed.end()
+        await gateway.call("Subscribe", subscribed)
+        with gateway.limits.admit(caller("here"), 7 * MIB):
+            request, kind = READING[method]
+            call = FakeCall(kind)
+            call.say(request)
+            assert (await refusal(gateway.call(method, call)))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
+        with gateway.limits.admit(caller("here"), MIB):
+            await gateway.ask(method, *READING[method])
+        assert gateway.limits.total.reserved_bytes == 0
 
 
 async def _opened(gateway: SimGateway, cluster: MemoryCluster, name: str) -> tuple[AppendCall, MemoryBookie]:

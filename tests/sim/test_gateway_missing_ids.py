@@ -15,8 +15,9 @@ from tallybook.gateway.metrics import METHODS
 from tallybook.proto import ledger_pb2
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import lines, read_all
 
+from ..simulated import scenario
 from .test_gateway import CLOSE, CREATE, AppendCall, Stage, refusal, stage
 
 LEDGER_REQUESTS: dict[str, tuple[type[Message], type[Message]]] = {
@@ -61,26 +62,24 @@ class Limited:
 @pytest.mark.parametrize("access", [OpenAccess(), Limited()], ids=["open", "limited"])
 @pytest.mark.parametrize("method", [*LEDGER_REQUESTS, "Append"])
 @pytest.mark.parametrize("password", [b"", b"secret"])
-def test_a_request_that_names_no_ledger_is_refused_and_does_nothing_to_ledger_zero(access, method, password, caplog):
+@scenario()
+async def test_a_request_that_names_no_ledger_is_refused_and_does_nothing_to_ledger_zero(
+    cluster: MemoryCluster, client: Client, *, access, method, password, caplog
+) -> None:
     caplog.set_level(logging.INFO)
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with stage(cluster, client) as gateway:
-            await ledger_zero(gateway, client)
-        async with stage(cluster, client, access=access) as gateway:
-            if method == "Append":
-                said: Any = ledger_pb2.AppendRequest(open=ledger_pb2.AppendOpen(password=password))
-            else:
-                said = LEDGER_REQUESTS[method][0](password=password)
-            call = call_with(method, said)
-            assert await refusal(gateway.call(method, call)) == (code_pb2.INVALID_ARGUMENT, "InvalidArgument")
-            assert not call.replies
-            assert (await client.ledger_metadata(0)).closed
-            assert await read_all(client, 0) == lines(3)
-            assert not [each for each in caplog.records if each.name == "tallybook.audit"]
-
-    play()
+    async with stage(cluster, client) as gateway:
+        await ledger_zero(gateway, client)
+    async with stage(cluster, client, access=access) as gateway:
+        if method == "Append":
+            said: Any = ledger_pb2.AppendRequest(open=ledger_pb2.AppendOpen(password=password))
+        else:
+            said = LEDGER_REQUESTS[method][0](password=password)
+        call = call_with(method, said)
+        assert await refusal(gateway.call(method, call)) == (code_pb2.INVALID_ARGUMENT, "InvalidArgument")
+        assert not call.replies
+        assert (await client.ledger_metadata(0)).closed
+        assert await read_all(client, 0) == lines(3)
+        assert not [each for each in caplog.records if each.name == "tallybook.audit"]
 
 
 @scenario()

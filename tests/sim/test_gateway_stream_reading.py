@@ -17,9 +17,10 @@ from tallybook.runtime.calls import CallFailed
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.stream import StreamStore
 
+from ..simulated import scenario
 from ..support.gateways import CLOSE, COMMIT, NO_WAIT, AppendCall, SimGateway, gateways, opening, records, refusal
 
 HOSTILE = ("", "/", "a//b", "..", "\x00", "line\nbreak", "e\u0301", "\u202e", " padded ", "x" * 256, "\N{DUCK}" * 64)
@@ -318,34 +319,33 @@ async def test_a_subscription_has_one_reader_that_is_awaited_or_taken_over(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_clients_that_both_insist_do_not_fight_for_a_subscription(count: int) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with gateways(cluster, count) as found:
-            sent = AppendCall(opening(credit_bytes=MIB), records(lines(1_000)), COMMIT, CLOSE)
-            await found[0].call("Append", sent)
-            positions = iter(sent.positions())
-            clock, swaps = cluster.world.clock, 0
-            until = clock.monotonic() + 60
+@scenario()
+async def test_clients_that_both_insist_do_not_fight_for_a_subscription(
+    cluster: MemoryCluster, client: Client, *, count: int
+) -> None:
+    async with gateways(cluster, count) as found:
+        sent = AppendCall(opening(credit_bytes=MIB), records(lines(1_000)), COMMIT, CLOSE)
+        await found[0].call("Append", sent)
+        positions = iter(sent.positions())
+        clock, swaps = cluster.world.clock, 0
+        until = clock.monotonic() + 60
 
-            async def insist(gateway: SimGateway) -> None:
-                nonlocal swaps
-                while clock.monotonic() < until:
-                    call = Subscribing(take_over=True)
-                    serving = gateway.call("Subscribe", call)
-                    while not serving.done():
-                        if clock.monotonic() < until:
-                            call.advance(next(positions))
-                        else:
-                            call.end()
-                        await clock.sleep(0.2)
-                    swaps += bool(call.replies)
-                    await asyncio.gather(serving, return_exceptions=True)
+        async def insist(gateway: SimGateway) -> None:
+            nonlocal swaps
+            while clock.monotonic() < until:
+                call = Subscribing(take_over=True)
+                serving = gateway.call("Subscribe", call)
+                while not serving.done():
+                    if clock.monotonic() < until:
+                        call.advance(next(positions))
+                    else:
+                        call.end()
+                    await clock.sleep(0.2)
+                swaps += bool(call.replies)
+                await asyncio.gather(serving, return_exceptions=True)
 
-            await asyncio.gather(insist(found[0]), insist(found[-1]))
-            assert 3 <= swaps <= 9, "about one in ten seconds"
-
-    play()
+        await asyncio.gather(insist(found[0]), insist(found[-1]))
+        assert 3 <= swaps <= 9, "about one in ten seconds"
 
 
 @scenario()
@@ -485,45 +485,42 @@ async def test_streams_of_a_namespace_are_its_own_and_an_unused_namespace_leaves
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_an_invalid_name_is_refused_by_every_method(name: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        start = pb.StreamStart(edge=pb.EDGE_LATEST)
-        asked: list[tuple[str, Message]] = [
-            ("Create", pb.CreateStreamRequest(name=name)),
-            ("Delete", pb.DeleteStreamRequest(name=name)),
-            ("Rename", pb.RenameStreamRequest(name="s", new_name=name)),
-            ("Rename", pb.RenameStreamRequest(name=name, new_name="t")),
-            ("Describe", pb.DescribeStreamRequest(name=name)),
-            ("SetPolicy", pb.SetPolicyRequest(name=name)),
-            ("Truncate", pb.TruncateStreamRequest(name=name, before=start)),
-            ("End", pb.EndStreamRequest(name=name)),
-            ("Append", opening(name)),
-            ("Read", pb.ReadStreamRequest(name=name)),
-            ("Subscribe", pb.SubscribeRequest(open=pb.SubscribeOpen(name=name, subscription="x"))),
-            ("Subscribe", pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription=name))),
-            ("ListSubscriptions", pb.ListSubscriptionsRequest(name=name)),
-            ("ResetSubscription", pb.ResetSubscriptionRequest(name="s", subscription=name, start=start)),
-            ("DeleteSubscription", pb.DeleteSubscriptionRequest(name="s", subscription=name)),
+@scenario()
+async def test_an_invalid_name_is_refused_by_every_method(cluster: MemoryCluster, client: Client, *, name: str) -> None:
+    start = pb.StreamStart(edge=pb.EDGE_LATEST)
+    asked: list[tuple[str, Message]] = [
+        ("Create", pb.CreateStreamRequest(name=name)),
+        ("Delete", pb.DeleteStreamRequest(name=name)),
+        ("Rename", pb.RenameStreamRequest(name="s", new_name=name)),
+        ("Rename", pb.RenameStreamRequest(name=name, new_name="t")),
+        ("Describe", pb.DescribeStreamRequest(name=name)),
+        ("SetPolicy", pb.SetPolicyRequest(name=name)),
+        ("Truncate", pb.TruncateStreamRequest(name=name, before=start)),
+        ("End", pb.EndStreamRequest(name=name)),
+        ("Append", opening(name)),
+        ("Read", pb.ReadStreamRequest(name=name)),
+        ("Subscribe", pb.SubscribeRequest(open=pb.SubscribeOpen(name=name, subscription="x"))),
+        ("Subscribe", pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription=name))),
+        ("ListSubscriptions", pb.ListSubscriptionsRequest(name=name)),
+        ("ResetSubscription", pb.ResetSubscriptionRequest(name="s", subscription=name, start=start)),
+        ("DeleteSubscription", pb.DeleteSubscriptionRequest(name="s", subscription=name)),
+    ]
+    if name:
+        asked += [
+            ("Create", pb.CreateStreamRequest(name="s", namespace=name)),
+            ("List", pb.ListStreamsRequest(page_token=name)),
+            ("Append", opening(namespace=name)),
         ]
-        if name:
-            asked += [
-                ("Create", pb.CreateStreamRequest(name="s", namespace=name)),
-                ("List", pb.ListStreamsRequest(page_token=name)),
-                ("Append", opening(namespace=name)),
-            ]
-        async with gateways(cluster) as [gateway]:
-            for method, request in asked:
-                call = FakeCall(pb.Stream)
-                call.say(request)
-                assert (await refusal(gateway.call(method, call)))[:2] == (
-                    code_pb2.INVALID_ARGUMENT,
-                    "InvalidArgument",
-                ), method
-            assert not gateway.stores._others
-            assert gateway.idle()
-
-    play()
+    async with gateways(cluster) as [gateway]:
+        for method, request in asked:
+            call = FakeCall(pb.Stream)
+            call.say(request)
+            assert (await refusal(gateway.call(method, call)))[:2] == (
+                code_pb2.INVALID_ARGUMENT,
+                "InvalidArgument",
+            ), method
+        assert not gateway.stores._others
+        assert gateway.idle()
 
 
 @scenario()

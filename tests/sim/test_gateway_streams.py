@@ -12,10 +12,11 @@ from tallybook.client.client import Client
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import eventually, lines
 from tallybook.stream import StreamStore
 
 from ..sampling import sample
+from ..simulated import scenario
 from ..support.gateways import (
     CLOSE,
     COMMIT,

@@ -27,8 +27,8 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .parts import offloader
@@ -89,25 +89,24 @@ async def test_a_catalog_waits_for_few_objects_that_hang_and_names_all(cluster: 
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["no manifest", "manifest"])
-def test_the_oldest_objects_that_hang_hide_none_of_the_others(named: bool) -> None:
-    @scenario(deadline_seconds=60_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with archived(cluster, client) as (store, stage, ledgers):
-            if not named:
-                await store.delete(MANIFEST_KEY)
-            store.hang = set((await objects(stage))[: COUNT // 2])
-            hidden, seen = ledgers[: COUNT // 2], ledgers[COUNT // 2 :]
-            async with ArchiveLibrary(store, InlineWorkers()) as library:
-                assert set(library.damaged) == store.hang
-                assert list(library.ledgers) == seen
-                for ledger_id in hidden:
-                    with pytest.raises(ArchiveUnavailable, match=f"ledger {ledger_id} (is|may be) in an object"):
-                        await anext(library.read(ledger_id))
-            fresh = MemoryMetadata(SeededRng(5)).client().store
-            assert len([each async for each in rebuild_catalog(store, fresh, InlineWorkers())]) == COUNT
-            assert (await fresh.list_ledgers()).ledger_ids == tuple(seen)
-
-    play()
+@scenario(deadline_seconds=60_000)
+async def test_the_oldest_objects_that_hang_hide_none_of_the_others(
+    cluster: MemoryCluster, client: Client, *, named: bool
+) -> None:
+    async with archived(cluster, client) as (store, stage, ledgers):
+        if not named:
+            await store.delete(MANIFEST_KEY)
+        store.hang = set((await objects(stage))[: COUNT // 2])
+        hidden, seen = ledgers[: COUNT // 2], ledgers[COUNT // 2 :]
+        async with ArchiveLibrary(store, InlineWorkers()) as library:
+            assert set(library.damaged) == store.hang
+            assert list(library.ledgers) == seen
+            for ledger_id in hidden:
+                with pytest.raises(ArchiveUnavailable, match=f"ledger {ledger_id} (is|may be) in an object"):
+                    await anext(library.read(ledger_id))
+        fresh = MemoryMetadata(SeededRng(5)).client().store
+        assert len([each async for each in rebuild_catalog(store, fresh, InlineWorkers())]) == COUNT
+        assert (await fresh.list_ledgers()).ledger_ids == tuple(seen)
 
 
 @scenario(deadline_seconds=60_000)

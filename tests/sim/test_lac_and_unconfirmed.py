@@ -33,9 +33,10 @@ from tallybook.runtime.concurrency.async_iterators import LINGER_SECONDS
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import SystemRng
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
 from ..sampling import sample
+from ..simulated import scenario
 from ..support.tail import BackgroundTail
 from .parts import written_ledger
 
@@ -337,23 +338,21 @@ def test_c39_no_wake_up_is_lost_however_the_lac_moves(seed: int) -> None:
 
 
 @pytest.mark.parametrize("position", range(3))
-def test_c39_a_wait_gets_the_answer_of_the_one_bookie_that_knows(position: int) -> None:
+@scenario()
+async def test_c39_a_wait_gets_the_answer_of_the_one_bookie_that_knows(
+    cluster: MemoryCluster, client: Client, *, position: int
+) -> None:
     """The other bookies are disconnected from the writer, and do not answer long polls without news."""
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written_ledger(client, 10)
-        ledger.abandon()
-        names = ensemble(ledger)
-        reader = await client.open_ledger(ledger.id, recover=False)
-        assert reader.last_add_confirmed < 9, "the last batch was confirmed, but no bookie knows it"
-        waiting = asyncio.ensure_future(anext(reader.tail(9)))
-        await cluster.world.clock.sleep(7)
-        assert not waiting.done()
-        await cluster.bookies[names[position]].write_lac(ledger.id, 9, b"")
-        assert (await asyncio.wait_for(waiting, 0.1)).payload == lines(1, 9)[0]
-
-    play()
+    ledger = await written_ledger(client, 10)
+    ledger.abandon()
+    names = ensemble(ledger)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    assert reader.last_add_confirmed < 9, "the last batch was confirmed, but no bookie knows it"
+    waiting = asyncio.ensure_future(anext(reader.tail(9)))
+    await cluster.world.clock.sleep(7)
+    assert not waiting.done()
+    await cluster.bookies[names[position]].write_lac(ledger.id, 9, b"")
+    assert (await asyncio.wait_for(waiting, 0.1)).payload == lines(1, 9)[0]
 
 
 # -- C37: an entry that is missing, in recovery ----------------------------------------------------
@@ -533,28 +532,27 @@ async def test_c38_an_entry_comes_into_view_though_bookies_were_too_busy_for_its
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["before it is told", "before it is taken"])
-def test_c38_an_entry_comes_into_view_though_connections_were_lost_with_its_lac(told: bool) -> None:
-    @scenario(deadline_seconds=3600)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        taken = 0
+@scenario(deadline_seconds=3600)
+async def test_c38_an_entry_comes_into_view_though_connections_were_lost_with_its_lac(
+    cluster: MemoryCluster, client: Client, *, told: bool
+) -> None:
+    taken = 0
 
-        async def hang(ledger_id: int, lac: int, key: bytes) -> None:
-            nonlocal taken
-            taken += 1
-            await asyncio.Event().wait()
+    async def hang(ledger_id: int, lac: int, key: bytes) -> None:
+        nonlocal taken
+        taken += 1
+        await asyncio.Event().wait()
 
-        async with cluster.client(SMALL) as writing:
-            ledger = await writing.create_ledger()
-            connections = [await writing.world.connections.get(name) for name in ensemble(ledger)]
-            with pytest.MonkeyPatch.context() as patch:
-                for bookie in cluster.bookies.values():
-                    patch.setattr(bookie, "write_lac", hang)
-                await ledger.append(b"the last one for long")
-                if told:
-                    await eventually(lambda: taken >= 3, cluster)
-                for connection in connections:
-                    connection.abort()
-            await cluster.world.clock.sleep(LONGEST_PAUSE_SECONDS)
-            assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 0
-
-    play()
+    async with cluster.client(SMALL) as writing:
+        ledger = await writing.create_ledger()
+        connections = [await writing.world.connections.get(name) for name in ensemble(ledger)]
+        with pytest.MonkeyPatch.context() as patch:
+            for bookie in cluster.bookies.values():
+                patch.setattr(bookie, "write_lac", hang)
+            await ledger.append(b"the last one for long")
+            if told:
+                await eventually(lambda: taken >= 3, cluster)
+            for connection in connections:
+                connection.abort()
+        await cluster.world.clock.sleep(LONGEST_PAUSE_SECONDS)
+        assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 0

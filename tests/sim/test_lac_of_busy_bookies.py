@@ -18,8 +18,9 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import Ok
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, scenario
+from tallybook.sim.stage.scenario import SMALL
 
+from ..simulated import scenario
 from .parts import ReadHook, written_ledger
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
@@ -49,32 +50,31 @@ def busy_until(cluster: MemoryCluster, name: str, second: float, *, hint_ms: int
 
 
 @pytest.mark.parametrize("hint_ms", [0, 5, 300])
-def test_bookies_that_are_busy_for_a_moment_are_waited_for(hint_ms: int) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written(cluster, client)
-        clock = cluster.world.clock
-        names = ledger.metadata.last_fragment.bookies
+@scenario()
+async def test_bookies_that_are_busy_for_a_moment_are_waited_for(
+    cluster: MemoryCluster, client: Client, *, hint_ms: int
+) -> None:
+    ledger = await written(cluster, client)
+    clock = cluster.world.clock
+    names = ledger.metadata.last_fragment.bookies
 
-        def busy(count: int) -> list[list[float]]:
-            began = clock.monotonic()
-            return [busy_until(cluster, name, began + 0.02, hint_ms=hint_ms) for name in names[:count]]
+    def busy(count: int) -> list[list[float]]:
+        began = clock.monotonic()
+        return [busy_until(cluster, name, began + 0.02, hint_ms=hint_ms) for name in names[:count]]
 
-        asked = busy(2)
-        reader = await client.open_ledger(ledger.id, recover=False)
-        assert reader.last_add_confirmed == 9
-        assert all(later - sooner >= hint_ms / 1000 for times in asked for sooner, later in pairwise(times))
-        busy(2)
-        await ledger.append(b"one more")
-        await clock.sleep(1)
-        busy(2)
-        assert await reader.read_last_add_confirmed() == 10
-        busy(3)
-        other = await client.open_ledger(ledger.id, recover=False)
-        busy(3)
-        assert await other.try_read_last_add_confirmed() == 10
-
-    play()
+    asked = busy(2)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    assert reader.last_add_confirmed == 9
+    assert all(later - sooner >= hint_ms / 1000 for times in asked for sooner, later in pairwise(times))
+    busy(2)
+    await ledger.append(b"one more")
+    await clock.sleep(1)
+    busy(2)
+    assert await reader.read_last_add_confirmed() == 10
+    busy(3)
+    other = await client.open_ledger(ledger.id, recover=False)
+    busy(3)
+    assert await other.try_read_last_add_confirmed() == 10
 
 
 @scenario()

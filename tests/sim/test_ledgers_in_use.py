@@ -6,9 +6,9 @@ from tallybook.client.client import Client
 from tallybook.core.errors import LedgerInUse, NoSuchLedger
 from tallybook.metadata.stream_use import CURSOR, STREAM
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
 
+from ..simulated import scenario
 from ..support.deliveries import rows
 from .parts import delivering, one_stream
 

@@ -11,8 +11,9 @@ from tallybook.client.reader import lac
 from tallybook.core.answers import LacAnswer, ReadAnswer
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 
+from ..simulated import scenario
 from ..support.tail import BackgroundTail
 
 
@@ -36,38 +37,39 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-def test_a_reader_that_keeps_up_asks_for_no_batch(asked: Counter[str]) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        writer = await client.create_ledger()
-        tail = BackgroundTail(cluster, writer.id)
-        for count, line in enumerate(lines(50), start=1):
-            await writer.append(line)
-            await tail.until(lines(count), seconds=1)
-        assert asked["brought"] >= 50
-        assert asked["read"] <= 2, "before it had caught up"
-        await tail.stop()
+@scenario()
+async def test_a_reader_that_keeps_up_asks_for_no_batch(
+    cluster: MemoryCluster, client: Client, *, asked: Counter[str]
+) -> None:
+    writer = await client.create_ledger()
+    tail = BackgroundTail(cluster, writer.id)
+    for count, line in enumerate(lines(50), start=1):
+        await writer.append(line)
+        await tail.until(lines(count), seconds=1)
+    assert asked["brought"] >= 50
+    assert asked["read"] <= 2, "before it had caught up"
+    await tail.stop()
 
-    play()
 
-
-def test_a_reader_of_a_striped_ledger_asks_other_bookies_for_missing_entries(asked: Counter[str]) -> None:
-    @scenario(bookies=5)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        writer = await client.create_ledger(ensemble=5, write_quorum=2, ack_quorum=2)
-        tail = BackgroundTail(cluster, writer.id)
-        for count, line in enumerate(lines(50), start=1):
-            await writer.append(line)
-            await tail.until(lines(count), seconds=1)
-        assert asked["brought"]
-        assert asked["read"]
-        await tail.stop()
-
-    play()
+@scenario(bookies=5)
+async def test_a_reader_of_a_striped_ledger_asks_other_bookies_for_missing_entries(
+    cluster: MemoryCluster, client: Client, *, asked: Counter[str]
+) -> None:
+    writer = await client.create_ledger(ensemble=5, write_quorum=2, ack_quorum=2)
+    tail = BackgroundTail(cluster, writer.id)
+    for count, line in enumerate(lines(50), start=1):
+        await writer.append(line)
+        await tail.until(lines(count), seconds=1)
+    assert asked["brought"]
+    assert asked["read"]
+    await tail.stop()
 
 
 @pytest.mark.parametrize("damage", ["flipped", "of another ledger"])
-def test_what_came_along_damaged_is_read_from_others(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@scenario()
+async def test_what_came_along_damaged_is_read_from_others(
+    cluster: MemoryCluster, client: Client, *, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wait, spoilt = DirectConnection.wait_lac, 0
 
     async def wait_lac(self: DirectConnection, ledger_id: int, above: int, *rest: int, **more: bytes) -> LacAnswer:
@@ -82,40 +84,31 @@ def test_what_came_along_damaged_is_read_from_others(damage: str, monkeypatch: p
         return answer._replace(batches=(await wait(self, 1 - ledger_id, above, *rest)).batches)
 
     monkeypatch.setattr(DirectConnection, "wait_lac", wait_lac)
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        another = await client.create_ledger()
-        for line in lines(60, 1000):
-            await another.append(line)
-        writer = await client.create_ledger()
-        assert {another.id, writer.id} == {0, 1}
-        tail = BackgroundTail(cluster, writer.id)
-        for count, line in enumerate(lines(40), start=1):
-            await writer.append(line)
-            await tail.until(lines(count), seconds=2)
-        assert spoilt >= 20
-        await tail.stop()
-
-    play()
+    another = await client.create_ledger()
+    for line in lines(60, 1000):
+        await another.append(line)
+    writer = await client.create_ledger()
+    assert {another.id, writer.id} == {0, 1}
+    tail = BackgroundTail(cluster, writer.id)
+    for count, line in enumerate(lines(40), start=1):
+        await writer.append(line)
+        await tail.until(lines(count), seconds=2)
+    assert spoilt >= 20
+    await tail.stop()
 
 
-def test_a_reader_far_behind_is_brought_little_and_reads_the_rest(
-    asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+@scenario()
+async def test_a_reader_far_behind_is_brought_little_and_reads_the_rest(
+    cluster: MemoryCluster, client: Client, *, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lac, "PIGGYBACK_BYTES", 64)
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        writer = await client.create_ledger()
-        tail = BackgroundTail(cluster, writer.id)
+    writer = await client.create_ledger()
+    tail = BackgroundTail(cluster, writer.id)
+    await cluster.world.clock.sleep(1)
+    for _ in range(5):
+        await writer.append_many(lines(200))
         await cluster.world.clock.sleep(1)
-        for _ in range(5):
-            await writer.append_many(lines(200))
-            await cluster.world.clock.sleep(1)
-        await tail.until(5 * lines(200), seconds=5)
-        assert asked["brought"]
-        assert asked["read"]
-        await tail.stop()
-
-    play()
+    await tail.until(5 * lines(200), seconds=5)
+    assert asked["brought"]
+    assert asked["read"]
+    await tail.stop()

@@ -24,8 +24,9 @@ from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.security.reauthorization import RECHECK_SECONDS
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually
 
+from ..simulated import scenario
 from ..support.cancellation import each_cut
 from ..support.gateways import AppendCall, gateways, opening, records, refusal
 
@@ -86,32 +87,31 @@ CALLS = {"Read": reading, "Subscribe": subscribing, "Append": appending}
 
 
 @pytest.mark.parametrize("method", CALLS)
-def test_a_call_ends_when_its_token_does_and_comes_again_with_a_new_one(method: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        clock = cluster.world.clock
-        rules = Rules(clock)
-        async with gateways(cluster, access=rules, writer_idle_ms=10) as [gateway]:
-            began = clock.monotonic()
-            call = CALLS[method](rules.admit("app", 90.0))
-            serving = gateway.call(method, call)
-            await clock.sleep(89.0)
-            assert not serving.done()
-            if isinstance(call, AppendCall):
-                assert call.acked() == 2
-            code, reason, particulars = await refusal(serving)
-            assert (code, reason) == (code_pb2.UNAUTHENTICATED, "Unauthenticated")
-            assert particulars["outcome"] == "unknown"
-            assert clock.monotonic() - began == pytest.approx(90.0, abs=0.5)
-            await eventually(gateway.idle, cluster)
-            assert (await refusal(gateway.call(method, CALLS[method](Presented(authorization=("app",))))))[0] == code
-            again = gateway.call(method, CALLS[method](rules.admit("app", 1_000.0)))
-            await clock.sleep(2 * RECHECK_SECONDS)
-            assert not again.done()
-            assert await gateway.payloads() == [b"one", b"two"] * (2 if method == "Append" else 0)
-            assert gateway.counts.methods[f"StreamService/{method}"].cancelled == 0
-
-    play()
+@scenario()
+async def test_a_call_ends_when_its_token_does_and_comes_again_with_a_new_one(
+    cluster: MemoryCluster, client: Client, *, method: str
+) -> None:
+    clock = cluster.world.clock
+    rules = Rules(clock)
+    async with gateways(cluster, access=rules, writer_idle_ms=10) as [gateway]:
+        began = clock.monotonic()
+        call = CALLS[method](rules.admit("app", 90.0))
+        serving = gateway.call(method, call)
+        await clock.sleep(89.0)
+        assert not serving.done()
+        if isinstance(call, AppendCall):
+            assert call.acked() == 2
+        code, reason, particulars = await refusal(serving)
+        assert (code, reason) == (code_pb2.UNAUTHENTICATED, "Unauthenticated")
+        assert particulars["outcome"] == "unknown"
+        assert clock.monotonic() - began == pytest.approx(90.0, abs=0.5)
+        await eventually(gateway.idle, cluster)
+        assert (await refusal(gateway.call(method, CALLS[method](Presented(authorization=("app",))))))[0] == code
+        again = gateway.call(method, CALLS[method](rules.admit("app", 1_000.0)))
+        await clock.sleep(2 * RECHECK_SECONDS)
+        assert not again.done()
+        assert await gateway.payloads() == [b"one", b"two"] * (2 if method == "Append" else 0)
+        assert gateway.counts.methods[f"StreamService/{method}"].cancelled == 0
 
 
 @pytest.mark.parametrize("method", CALLS)

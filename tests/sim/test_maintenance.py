@@ -26,8 +26,9 @@ from tallybook.repair.tasks import TaskBoard
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
+from ..simulated import scenario
 from .parts import closed, cut_listings_off, repair, running, written_ledger
 
 QUICK = RepairSettings(lost_after_s=30, interval_s=5, lease_s=6, check_period_s=0)
@@ -48,17 +49,14 @@ def batch_of(cluster: MemoryCluster, name: str, ledger_id: int, number: int) -> 
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_a_check_of_whole_copies_finds_nothing(read: bool) -> None:
-    @scenario(bookies=5)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        striped = await closed(client, ensemble=4, write_quorum=2, ack_quorum=1, stripe_entries=5)
-        check = CopyCheck(client.world.store, client.world.connections, read=read)
-        for metadata in (await closed(client), striped, await closed(client, 0)):
-            assert (await check.check_ledger(metadata)).lacks == []
-        assert (check.totals.ledgers, check.totals.places, check.totals.lacking_ledgers) == (3, 7, 0)
-        assert (check.totals.read_bytes > 0) is read
-
-    play()
+@scenario(bookies=5)
+async def test_a_check_of_whole_copies_finds_nothing(cluster: MemoryCluster, client: Client, *, read: bool) -> None:
+    striped = await closed(client, ensemble=4, write_quorum=2, ack_quorum=1, stripe_entries=5)
+    check = CopyCheck(client.world.store, client.world.connections, read=read)
+    for metadata in (await closed(client), striped, await closed(client, 0)):
+        assert (await check.check_ledger(metadata)).lacks == []
+    assert (check.totals.ledgers, check.totals.places, check.totals.lacking_ledgers) == (3, 7, 0)
+    assert (check.totals.read_bytes > 0) is read
 
 
 @scenario(bookies=5)

@@ -16,9 +16,8 @@ from tallybook.core.settings import ClientSettings
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
 from tallybook.sim.deterministic import World
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
-from ..simulated import Parts, on_stage
+from ..simulated import Parts, on_stage, scenario
 from .parts import hold_commits, release_commits
 
 SETTINGS = ClientSettings(add_timeout_ms=2000)

@@ -12,8 +12,9 @@ from tallybook.core.errors import DamagedFile, DataMissing, MetadataUnavailable,
 from tallybook.metadata.ledger.model import Fragment
 from tallybook.metadata.store import Ok
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 
+from ..simulated import scenario
 from .parts import ReadHook, written_ledger
 
 
@@ -74,31 +75,30 @@ async def test_a_read_that_fails_at_bookies_the_ledger_has_left_goes_to_those_an
 
 
 @pytest.mark.parametrize("kind", [MetadataUnavailable, DamagedFile])
-def test_all_readers_of_metadata_that_cannot_be_read_get_the_same_error(kind: type[TallybookError]) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written_ledger(client, 5)
-        await cluster.world.clock.sleep(1)
-        reads = ReadHook()
-        async with cluster.client(SMALL, seen_through=reads) as other:
-            reader = await other.open_ledger(ledger.id, recover=False)
-            reads.error = kind
-            for attempt in (
-                other.ledger_metadata(ledger.id),
-                other.open_ledger(ledger.id),
-                other.open_ledger(ledger.id, recover=False),
-                other.recover_ledger(ledger.id),
-                other.adopt_ledger(ledger.id),
-                other.delete_ledger(ledger.id),
-                reader.refresh(),
-                reader.read_last_add_confirmed(),
-            ):
-                with pytest.raises(kind):
-                    await attempt
-            # Without the metadata, the answers of bookies still count.
-            assert await reader.try_read_last_add_confirmed() == 4
-            assert await reader.ask_last_add_confirmed() == 4
-            assert [entry.payload async for entry in reader.read(0, 4)] == lines(5)
-        await ledger.close()
-
-    play()
+@scenario()
+async def test_all_readers_of_metadata_that_cannot_be_read_get_the_same_error(
+    cluster: MemoryCluster, client: Client, *, kind: type[TallybookError]
+) -> None:
+    ledger = await written_ledger(client, 5)
+    await cluster.world.clock.sleep(1)
+    reads = ReadHook()
+    async with cluster.client(SMALL, seen_through=reads) as other:
+        reader = await other.open_ledger(ledger.id, recover=False)
+        reads.error = kind
+        for attempt in (
+            other.ledger_metadata(ledger.id),
+            other.open_ledger(ledger.id),
+            other.open_ledger(ledger.id, recover=False),
+            other.recover_ledger(ledger.id),
+            other.adopt_ledger(ledger.id),
+            other.delete_ledger(ledger.id),
+            reader.refresh(),
+            reader.read_last_add_confirmed(),
+        ):
+            with pytest.raises(kind):
+                await attempt
+        # Without the metadata, the answers of bookies still count.
+        assert await reader.try_read_last_add_confirmed() == 4
+        assert await reader.ask_last_add_confirmed() == 4
+        assert [entry.payload async for entry in reader.read(0, 4)] == lines(5)
+    await ledger.close()

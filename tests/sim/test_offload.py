@@ -22,8 +22,9 @@ from tallybook.offload.mover import Moved
 from tallybook.offload.policy import Due
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import lines, read_all
 
+from ..simulated import scenario
 from .parts import closed_ledger
 
 

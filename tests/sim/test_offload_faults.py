@@ -43,9 +43,10 @@ from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, RandomObjectFaults, fits
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import lines, read_all
 
 from ..sampling import sample
+from ..simulated import scenario
 from ..support.archive_keys import InMemoryKeys
 from ..support.steps import CallSteps, OffloadProcess
 from .parts import closed_id as closed
@@ -129,31 +130,27 @@ def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: i
     play()
 
 
-def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
+@scenario()
+async def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn(cluster: MemoryCluster, client: Client) -> None:
     """The object cannot be verified, so copies stay on bookies; the pass continues and reports it."""
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        keys, below = InMemoryKeys(), MemoryObjectStore(cluster.world.clock)
-        async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
-            first = await closed(client, 120)
-            worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
-            await worker.run_pass()
-            small = [await closed(client, 3) for _ in range(2)]
-            keys.rotate(keep=False)
-            second = await closed(client, 120)
-            worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
-            await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
-            await worker.run_pass()
-            await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
-            await worker.run_pass()
-            found = {each: await stage.client.ledger_metadata(each) for each in (first, *small, second)}
-            assert [metadata.archived is not None for metadata in found.values()] == [True] * 4
-            assert [metadata.copies_released for metadata in found.values()] == [False, True, True, True]
-            assert "archive_keys does not have that key" in worker.totals.last_error
-            assert await read_all(stage.client, first) == lines(120)
-
-    play()
+    keys, below = InMemoryKeys(), MemoryObjectStore(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=EncryptedStore(below, InlineWorkers(), keys)) as stage:
+        first = await closed(client, 120)
+        worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
+        await worker.run_pass()
+        small = [await closed(client, 3) for _ in range(2)]
+        keys.rotate(keep=False)
+        second = await closed(client, 120)
+        worker = offloader(stage, EncryptedStore(below, InlineWorkers(), keys))
+        await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
+        await worker.run_pass()
+        await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
+        await worker.run_pass()
+        found = {each: await stage.client.ledger_metadata(each) for each in (first, *small, second)}
+        assert [metadata.archived is not None for metadata in found.values()] == [True] * 4
+        assert [metadata.copies_released for metadata in found.values()] == [False, True, True, True]
+        assert "archive_keys does not have that key" in worker.totals.last_error
+        assert await read_all(stage.client, first) == lines(120)
 
 
 class Refusing(MemoryObjectStore):
@@ -179,62 +176,60 @@ FAILING = ArchiveUnavailable("memory: read of an object: HTTP 500 InternalError"
 
 
 @pytest.mark.parametrize("refusal", [GLACIER, FAILING], ids=["denied", "failing"])
-def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_turn(refusal: TallybookError) -> None:
-    @scenario(deadline_seconds=6_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        cold_ledger, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
-        store = Refusing(cluster.world.clock)
-        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-            worker = offloader(stage, store)
+@scenario(deadline_seconds=6_000)
+async def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_turn(
+    cluster: MemoryCluster, client: Client, *, refusal: TallybookError
+) -> None:
+    cold_ledger, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
+    store = Refusing(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        worker = offloader(stage, store)
+        await worker.run_pass()
+        ledgers = [await client.ledger_metadata(each) for each in (cold_ledger, deleted, other)]
+        cold, gone, _ = [found.archived.key for found in ledgers if found.archived]
+        store.refused = {cold: refusal, gone: refusal}
+        await client.delete_ledger(deleted)
+        later = await closed(client, 120)
+        for _ in range(8):
+            await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
             await worker.run_pass()
-            ledgers = [await client.ledger_metadata(each) for each in (cold_ledger, deleted, other)]
-            cold, gone, _ = [found.archived.key for found in ledgers if found.archived]
-            store.refused = {cold: refusal, gone: refusal}
-            await client.delete_ledger(deleted)
-            later = await closed(client, 120)
-            for _ in range(8):
-                await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-                await worker.run_pass()
-            found = [await client.ledger_metadata(each) for each in (cold_ledger, other, later)]
-            assert [metadata.copies_released for metadata in found] == [False, True, True]
-            assert refusal.message in worker.totals.last_error
-            assert worker.totals.failures < 16, "a refused object is asked for later and later"
-            verdicts = {verdict.key: verdict async for verdict in verify_objects(store, InlineWorkers(), found)}
-            assert [key for key, verdict in verdicts.items() if not verdict.good] == [cold]
-            assert not verdicts[cold].checked
-            assert refusal.message in verdicts[cold].problem
-            catalog = await read_catalog(store, InlineWorkers())
-            assert (list(catalog.ledgers), set(catalog.damaged)) == ([other, later], {cold})
-            store.refused = {}
-            await cluster.world.clock.sleep(MAX_RETRY_SECONDS)
-            await worker.run_pass()
-            assert (await client.ledger_metadata(cold_ledger)).copies_released
-            assert worker.totals.objects_removed == 1
-
-    play()
+        found = [await client.ledger_metadata(each) for each in (cold_ledger, other, later)]
+        assert [metadata.copies_released for metadata in found] == [False, True, True]
+        assert refusal.message in worker.totals.last_error
+        assert worker.totals.failures < 16, "a refused object is asked for later and later"
+        verdicts = {verdict.key: verdict async for verdict in verify_objects(store, InlineWorkers(), found)}
+        assert [key for key, verdict in verdicts.items() if not verdict.good] == [cold]
+        assert not verdicts[cold].checked
+        assert refusal.message in verdicts[cold].problem
+        catalog = await read_catalog(store, InlineWorkers())
+        assert (list(catalog.ledgers), set(catalog.damaged)) == ([other, later], {cold})
+        store.refused = {}
+        await cluster.world.clock.sleep(MAX_RETRY_SECONDS)
+        await worker.run_pass()
+        assert (await client.ledger_metadata(cold_ledger)).copies_released
+        assert worker.totals.objects_removed == 1
 
 
-def test_a_set_that_the_store_refuses_keeps_no_other_from_being_written_anew() -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        store = Refusing(cluster.world.clock)
-        settings = SETTINGS.model_copy(update={"compact_below_bytes": 0})
-        async with ArchiveStage(cluster, settings, store=store) as stage:
-            sets = [[await closed(client, 9) for _ in range(3)] for _ in range(2)]
-            for members in sets:
-                await stage.archive(*members)
-            cold = (await client.ledger_metadata(sets[0][0])).archived
-            assert cold is not None
-            store.refused = {cold.key: GLACIER}
-            for members in sets:
-                await client.delete_ledger(members[0])
-                await client.delete_ledger(members[1])
-            worker = offloader(stage, store)
-            await cluster.world.clock.sleep(settings.attempt_ttl_s)
-            await worker.run_pass()
-            assert worker.totals.ledgers_moved == 1
-
-    play()
+@scenario()
+async def test_a_set_that_the_store_refuses_keeps_no_other_from_being_written_anew(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Refusing(cluster.world.clock)
+    settings = SETTINGS.model_copy(update={"compact_below_bytes": 0})
+    async with ArchiveStage(cluster, settings, store=store) as stage:
+        sets = [[await closed(client, 9) for _ in range(3)] for _ in range(2)]
+        for members in sets:
+            await stage.archive(*members)
+        cold = (await client.ledger_metadata(sets[0][0])).archived
+        assert cold is not None
+        store.refused = {cold.key: GLACIER}
+        for members in sets:
+            await client.delete_ledger(members[0])
+            await client.delete_ledger(members[1])
+        worker = offloader(stage, store)
+        await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        await worker.run_pass()
+        assert worker.totals.ledgers_moved == 1
 
 
 @scenario(deadline_seconds=6_000)
@@ -311,31 +306,29 @@ class At:
 @pytest.mark.parametrize(
     "fault", [ObjectFault.SHORT, ObjectFault.STALE, ObjectFault.MISSING, ObjectFault.FAILED, ObjectFault.ANSWER_LOST]
 )
-def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(fault: ObjectFault) -> None:
+@scenario()
+async def test_a_fault_at_any_call_of_an_attempt_leaves_the_ledger_as_it_was(
+    cluster: MemoryCluster, client: Client, *, fault: ObjectFault
+) -> None:
     """Wrong bytes in a successful answer, or a store that fails before or after the call took effect."""
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        written = {await closed(client, count): count for count in (120, 9)}
-        async with ArchiveStage(cluster, SETTINGS) as stage:
-            planned, number = await stage.planned(*written), 1
-            before = [await client.ledger_metadata(ledger_id) for ledger_id in written]
-            while True:
-                faults = At(number, fault)
-                mover = stage.mover(FaultyObjectStore(stage.store, faults, cluster.world.clock))
-                with suppress(ObjectDamaged, ObjectMissing, ArchiveUnavailable):
-                    await mover.move(planned)
-                if not faults.happened:
-                    break
-                assert [await client.ledger_metadata(ledger_id) for ledger_id in written] == before
-                assert await stage.store.unfinished_uploads() == []
-                number += 1
-            assert number > (1 if fault is ObjectFault.ANSWER_LOST else 3)
-            for ledger_id, count in written.items():
-                assert (await client.ledger_metadata(ledger_id)).archived is not None
-                assert await read_all(stage.client, ledger_id) == lines(count)
-
-    play()
+    written = {await closed(client, count): count for count in (120, 9)}
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        planned, number = await stage.planned(*written), 1
+        before = [await client.ledger_metadata(ledger_id) for ledger_id in written]
+        while True:
+            faults = At(number, fault)
+            mover = stage.mover(FaultyObjectStore(stage.store, faults, cluster.world.clock))
+            with suppress(ObjectDamaged, ObjectMissing, ArchiveUnavailable):
+                await mover.move(planned)
+            if not faults.happened:
+                break
+            assert [await client.ledger_metadata(ledger_id) for ledger_id in written] == before
+            assert await stage.store.unfinished_uploads() == []
+            number += 1
+        assert number > (1 if fault is ObjectFault.ANSWER_LOST else 3)
+        for ledger_id, count in written.items():
+            assert (await client.ledger_metadata(ledger_id)).archived is not None
+            assert await read_all(stage.client, ledger_id) == lines(count)
 
 
 @scenario()

@@ -26,9 +26,9 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
 from ..sampling import sample
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .parts import offloader
@@ -232,84 +232,80 @@ async def test_merged_objects_stay_while_the_new_object_is_missing(cluster: Memo
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own object", "shared object"])
 @pytest.mark.parametrize("when", ["kept", "deleted once archived", "deleted before"])
-def test_an_object_of_a_ledger_whose_id_another_one_has_stays_though_the_manifest_has_named_it(
-    when: str, shared: bool
+@scenario(deadline_seconds=60_000)
+async def test_an_object_of_a_ledger_whose_id_another_one_has_stays_though_the_manifest_has_named_it(
+    cluster: MemoryCluster, client: Client, *, when: str, shared: bool
 ) -> None:
-    @scenario(deadline_seconds=60_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        """The metadata are lost, and the new cluster creates a ledger before it takes the bucket over."""
-        store = Watched(cluster.world.clock)
-        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-            taken, other = [await closed(client, 9 if shared else 120) for _ in range(2)]
-            await offloader(stage, SETTINGS).run_pass()
-            held = {key: held for key, held in (await held_in(store)).items() if any(each == taken for each, _ in held)}
-            lost, said = await client.ledger_metadata(taken), ""
-            cluster.metadata.ledgers.clear()
-            cluster.metadata.cluster_id = "another"
-            metadata = cluster.metadata.client().store
-            await another_of(metadata, lost, cluster.world.rng)
-            rebuilt = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
-            assert [each.others for each in rebuilt if each.others] == [(taken,)]
-            await claim_bucket(store, metadata, InlineWorkers())
-            for at in range(5):
-                if at == {"kept": None, "deleted once archived": 2, "deleted before": 0}[when]:
-                    found = await metadata.read_ledger(taken)
-                    await metadata.delete_ledger(taken, found.version, found.value.identity)
-                    store.deleted.add((taken, found.value.identity))
-                if at == 3 and shared:
-                    found = await metadata.read_ledger(other)
-                    await metadata.delete_ledger(other, found.version, found.value.identity)
-                    store.deleted.add((other, found.value.identity))
-                worker = offloader(stage, SETTINGS)
-                await worker.run_pass()
-                await cluster.world.clock.sleep(DELAY_S)
-                said = worker.totals.last_error
-            assert held.items() <= (await held_in(store)).items()
-            assert f"ledger {taken}" in said
-            manifest = await read_manifest(store, InlineWorkers())
-            assert manifest is not None
-            assert not manifest.objects & held.keys(), "it counts as an object that is younger than the manifest"
-
-    play()
+    """The metadata are lost, and the new cluster creates a ledger before it takes the bucket over."""
+    store = Watched(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        taken, other = [await closed(client, 9 if shared else 120) for _ in range(2)]
+        await offloader(stage, SETTINGS).run_pass()
+        held = {key: held for key, held in (await held_in(store)).items() if any(each == taken for each, _ in held)}
+        lost, said = await client.ledger_metadata(taken), ""
+        cluster.metadata.ledgers.clear()
+        cluster.metadata.cluster_id = "another"
+        metadata = cluster.metadata.client().store
+        await another_of(metadata, lost, cluster.world.rng)
+        rebuilt = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+        assert [each.others for each in rebuilt if each.others] == [(taken,)]
+        await claim_bucket(store, metadata, InlineWorkers())
+        for at in range(5):
+            if at == {"kept": None, "deleted once archived": 2, "deleted before": 0}[when]:
+                found = await metadata.read_ledger(taken)
+                await metadata.delete_ledger(taken, found.version, found.value.identity)
+                store.deleted.add((taken, found.value.identity))
+            if at == 3 and shared:
+                found = await metadata.read_ledger(other)
+                await metadata.delete_ledger(other, found.version, found.value.identity)
+                store.deleted.add((other, found.value.identity))
+            worker = offloader(stage, SETTINGS)
+            await worker.run_pass()
+            await cluster.world.clock.sleep(DELAY_S)
+            said = worker.totals.last_error
+        assert held.items() <= (await held_in(store)).items()
+        assert f"ledger {taken}" in said
+        manifest = await read_manifest(store, InlineWorkers())
+        assert manifest is not None
+        assert not manifest.objects & held.keys(), "it counts as an object that is younger than the manifest"
 
 
 @pytest.mark.parametrize("how", ["damaged", "hanging"])
-def test_an_unreadable_object_stays_although_another_ledger_has_an_id_of_one_in_it(how: str) -> None:
-    @scenario(deadline_seconds=60_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        store = Shy(cluster.world.clock)
-        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-            taken = await closed(client, 120)
-            await offloader(stage, SETTINGS).run_pass()
-            (key,) = await objects(stage)
-            whole = await store.read(key, 0, (await store.info(key)).size_bytes)
-            lost = await client.ledger_metadata(taken)
-            cluster.metadata.ledgers.clear()
-            await another_of(cluster.metadata.client().store, lost, cluster.world.rng)
-            await stage.archive(taken)
-            if how == "damaged":
-                await store.put(key, whole[:-100])
-            else:
-                store.hang.add(key)
-            for _ in range(4):
-                worker = offloader(stage, SETTINGS)
-                await worker.run_pass()
-                await cluster.world.clock.sleep(DELAY_S)
-                assert key in worker.totals.last_error
-            manifest = await read_manifest(store, InlineWorkers())
-            assert manifest is not None
-            assert (manifest.ledgers, dict(manifest.dropped)) == ({taken: key}, {})
-            assert key in await objects(stage)
-            store.hang.clear()
-            await store.put(key, whole)
+@scenario(deadline_seconds=60_000)
+async def test_an_unreadable_object_stays_although_another_ledger_has_an_id_of_one_in_it(
+    cluster: MemoryCluster, client: Client, *, how: str
+) -> None:
+    store = Shy(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        taken = await closed(client, 120)
+        await offloader(stage, SETTINGS).run_pass()
+        (key,) = await objects(stage)
+        whole = await store.read(key, 0, (await store.info(key)).size_bytes)
+        lost = await client.ledger_metadata(taken)
+        cluster.metadata.ledgers.clear()
+        await another_of(cluster.metadata.client().store, lost, cluster.world.rng)
+        await stage.archive(taken)
+        if how == "damaged":
+            await store.put(key, whole[:-100])
+        else:
+            store.hang.add(key)
+        for _ in range(4):
             worker = offloader(stage, SETTINGS)
             await worker.run_pass()
-            assert f"do not know ledger {taken}" in worker.totals.last_error, "it says itself whose it is"
-            manifest = await read_manifest(store, InlineWorkers())
-            assert manifest is not None
-            assert manifest.ledgers[taken] != key
-
-    play()
+            await cluster.world.clock.sleep(DELAY_S)
+            assert key in worker.totals.last_error
+        manifest = await read_manifest(store, InlineWorkers())
+        assert manifest is not None
+        assert (manifest.ledgers, dict(manifest.dropped)) == ({taken: key}, {})
+        assert key in await objects(stage)
+        store.hang.clear()
+        await store.put(key, whole)
+        worker = offloader(stage, SETTINGS)
+        await worker.run_pass()
+        assert f"do not know ledger {taken}" in worker.totals.last_error, "it says itself whose it is"
+        manifest = await read_manifest(store, InlineWorkers())
+        assert manifest is not None
+        assert manifest.ledgers[taken] != key
 
 
 @scenario(deadline_seconds=6_000)

@@ -11,8 +11,8 @@ from tallybook.core.errors import ArchiveUnavailable
 from tallybook.offload.service import OffloadService
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import closed_ledger as closed
 from .test_offloader import EAGER
 from .test_offloader_memory import opened

@@ -33,8 +33,9 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .parts import offloader
@@ -118,27 +119,26 @@ RECIPES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "pandas": ("python", lambda pandas, recipe: eval(recipe, {"pd": pandas}).to_dict("records")),
 }
 
+PAGE = Path("docs/operate/offload.md").read_text()
+
 
 @pytest.mark.parametrize("tool", RECIPES)
-def test_the_documented_line_of_another_tool_reads_each_entry_once(tool: str) -> None:
+@scenario()
+async def test_the_documented_line_of_another_tool_reads_each_entry_once(
+    cluster: MemoryCluster, client: Client, *, tool: str
+) -> None:
     library = importlib.import_module(tool)
     language, run = RECIPES[tool]
-    page = Path("docs/operate/offload.md").read_text()
-    recipes = re.findall(rf"{tool}:\n\n```{language}\n(.+?)\n```", page, re.IGNORECASE | re.DOTALL)
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with ArchiveStage(cluster, SETTINGS) as stage:
-            living = await merged_and_deleted(stage, client)
-            with tempfile.TemporaryDirectory() as folder:
-                found = [each async for page in stage.store.list() for each in page]
-                write_files(folder, {each.key: await stage.store.read(each.key, 0, each.size_bytes) for each in found})
-                rows = run(library, recipes[0].replace("ARCHIVE", folder))
-            got = sorted((row["ledger_id"], row["entry_id"], bytes(row["payload"])) for row in rows)
-            wanted = [(each, at, line) for each, count in living.items() for at, line in enumerate(lines(count))]
-            assert got == sorted(wanted)
-
-    play()
+    recipes = re.findall(rf"{tool}:\n\n```{language}\n(.+?)\n```", PAGE, re.IGNORECASE | re.DOTALL)
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        living = await merged_and_deleted(stage, client)
+        with tempfile.TemporaryDirectory() as folder:
+            found = [each async for page in stage.store.list() for each in page]
+            write_files(folder, {each.key: await stage.store.read(each.key, 0, each.size_bytes) for each in found})
+            rows = run(library, recipes[0].replace("ARCHIVE", folder))
+        got = sorted((row["ledger_id"], row["entry_id"], bytes(row["payload"])) for row in rows)
+        wanted = [(each, at, line) for each, count in living.items() for at, line in enumerate(lines(count))]
+        assert got == sorted(wanted)
 
 
 @scenario()
@@ -155,26 +155,25 @@ async def test_processes_that_run_only_once_remove_orphans(cluster: MemoryCluste
 
 
 @pytest.mark.parametrize("wrong", [None, b"no manifest"], ids=["gone", "damaged"])
-def test_the_pass_that_writes_a_manifest_anew_removes_nothing(wrong: bytes | None) -> None:
-    @scenario(deadline_seconds=6_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with ArchiveStage(cluster, SETTINGS) as stage:
-            await merged_and_deleted(stage, client)
-            worker, before = offloader(stage, SETTINGS), await objects(stage)
-            await worker.run_pass()
-            await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
-            if wrong is None:
-                await stage.store.delete(MANIFEST_KEY)
-            else:
-                await stage.store.put(MANIFEST_KEY, wrong)
-            await worker.run_pass()
-            assert await objects(stage) == before
-            assert "nothing is removed in this pass" in worker.totals.last_error
-            assert await read_manifest(stage.store, InlineWorkers()) is not None
-            await worker.run_pass()
-            assert len(await objects(stage)) == 2
-
-    play()
+@scenario(deadline_seconds=6_000)
+async def test_the_pass_that_writes_a_manifest_anew_removes_nothing(
+    cluster: MemoryCluster, client: Client, *, wrong: bytes | None
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        await merged_and_deleted(stage, client)
+        worker, before = offloader(stage, SETTINGS), await objects(stage)
+        await worker.run_pass()
+        await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+        if wrong is None:
+            await stage.store.delete(MANIFEST_KEY)
+        else:
+            await stage.store.put(MANIFEST_KEY, wrong)
+        await worker.run_pass()
+        assert await objects(stage) == before
+        assert "nothing is removed in this pass" in worker.totals.last_error
+        assert await read_manifest(stage.store, InlineWorkers()) is not None
+        await worker.run_pass()
+        assert len(await objects(stage)) == 2
 
 
 class Counting(MemoryObjectStore):
@@ -286,28 +285,27 @@ UNREAD: dict[str, TallybookError | None] = {
 
 
 @pytest.mark.parametrize("why", UNREAD)
-def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_passes_of_the_process(why: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        store = Unread(cluster.world.clock)
-        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
-            await merged_and_deleted(stage, client)
-            before = await objects(stage)
-            if (error := UNREAD[why]) is None:
-                table = pq.read_table(pa.BufferReader(await manifest_bytes(store)))
-                newer = {**table.schema.metadata, b"tallybook.manifest": b"2"}
-                out = pa.BufferOutputStream()
-                pq.write_table(table.replace_schema_metadata(newer), out)
-                await store.put(MANIFEST_KEY, out.getvalue().to_pybytes())
-            store.error, store.times = error, 1
-            kept, worker = await manifest_bytes(store), offloader(stage, SETTINGS)
-            for _ in range(3):
-                with suppress(ArchiveUnavailable):
-                    await worker.run_pass()
-                assert await manifest_bytes(store) == kept
-            assert await objects(stage) == before
-
-    play()
+@scenario()
+async def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_passes_of_the_process(
+    cluster: MemoryCluster, client: Client, *, why: str
+) -> None:
+    store = Unread(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        await merged_and_deleted(stage, client)
+        before = await objects(stage)
+        if (error := UNREAD[why]) is None:
+            table = pq.read_table(pa.BufferReader(await manifest_bytes(store)))
+            newer = {**table.schema.metadata, b"tallybook.manifest": b"2"}
+            out = pa.BufferOutputStream()
+            pq.write_table(table.replace_schema_metadata(newer), out)
+            await store.put(MANIFEST_KEY, out.getvalue().to_pybytes())
+        store.error, store.times = error, 1
+        kept, worker = await manifest_bytes(store), offloader(stage, SETTINGS)
+        for _ in range(3):
+            with suppress(ArchiveUnavailable):
+                await worker.run_pass()
+            assert await manifest_bytes(store) == kept
+        assert await objects(stage) == before
 
 
 @scenario()

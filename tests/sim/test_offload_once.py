@@ -27,8 +27,8 @@ from tallybook.offload.status_record import STATUS_RECORD
 from tallybook.runtime.clock import Clock
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .test_offload_manifest import SETTINGS
@@ -100,37 +100,35 @@ async def test_a_refused_object_is_reported(cluster: MemoryCluster, client: Clie
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
-def test_a_run_that_ends_with_an_error_reports_it(error: type[TallybookError]) -> None:
-    @scenario(deadline_seconds=60_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        bucket, tasks = Bucket(cluster.world.clock), client_tasks("offloader")
-        async with ArchiveStage(cluster, SETTINGS, store=bucket) as stage:
-            place = opened(stage, tasks)
-            await closed(client, 120)
+@scenario(deadline_seconds=60_000)
+async def test_a_run_that_ends_with_an_error_reports_it(
+    cluster: MemoryCluster, client: Client, *, error: type[TallybookError]
+) -> None:
+    bucket, tasks = Bucket(cluster.world.clock), client_tasks("offloader")
+    async with ArchiveStage(cluster, SETTINGS, store=bucket) as stage:
+        place = opened(stage, tasks)
+        await closed(client, 120)
+        await work(place, client)
+        bucket.fails = error("it is not listed")
+        await cluster.world.clock.sleep(SETTINGS.deletion_lag_s)
+        with pytest.raises(error, match="it is not listed"):
             await work(place, client)
-            bucket.fails = error("it is not listed")
-            await cluster.world.clock.sleep(SETTINGS.deletion_lag_s)
-            with pytest.raises(error, match="it is not listed"):
-                await work(place, client)
-            failures, last_error, _ = await told(place)
-            assert failures == 1
-            assert "it is not listed" in str(last_error)
-        await tasks.close()
-
-    play()
+        failures, last_error, _ = await told(place)
+        assert failures == 1
+        assert "it is not listed" in str(last_error)
+    await tasks.close()
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["refuses", "hangs"])
-def test_where_that_cannot_be_written_down_the_error_is_still_the_first_one(hangs: bool) -> None:
-    @scenario(deadline_seconds=60_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        bucket, tasks = Bucket(cluster.world.clock), client_tasks("offloader")
-        async with ArchiveStage(cluster, SETTINGS, store=bucket) as stage:
-            place = opened(stage, tasks)
-            bucket.fails = ArchiveUnavailable("it is not listed")
-            metadata: Any = Unwritable(place.metadata, hangs=hangs)
-            with pytest.raises(ArchiveUnavailable, match="it is not listed"):
-                await work(dataclasses.replace(place, metadata=metadata), client)
-        await tasks.close()
-
-    play()
+@scenario(deadline_seconds=60_000)
+async def test_where_that_cannot_be_written_down_the_error_is_still_the_first_one(
+    cluster: MemoryCluster, client: Client, *, hangs: bool
+) -> None:
+    bucket, tasks = Bucket(cluster.world.clock), client_tasks("offloader")
+    async with ArchiveStage(cluster, SETTINGS, store=bucket) as stage:
+        place = opened(stage, tasks)
+        bucket.fails = ArchiveUnavailable("it is not listed")
+        metadata: Any = Unwritable(place.metadata, hangs=hangs)
+        with pytest.raises(ArchiveUnavailable, match="it is not listed"):
+            await work(dataclasses.replace(place, metadata=metadata), client)
+    await tasks.close()

@@ -12,8 +12,8 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .test_offload_manifest import SETTINGS
 

@@ -24,8 +24,9 @@ from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import eventually, lines, read_all
 
+from ..simulated import scenario
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader, written_ledger

@@ -18,8 +18,8 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from ..support.archive_keys import InMemoryKeys
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
@@ -91,37 +91,36 @@ async def test_an_archived_ledger_beyond_the_id_counter_shows_that_the_metadata_
 
 
 @pytest.mark.parametrize("meanwhile", ["found behind", "manifest damaged"])
-def test_a_pass_that_may_know_too_little_removes_nothing(meanwhile: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger, world = await closed(client, 120), client.world
-        record = RestoreRecordStore(world.store, world.clock, world.rng)
-        async with ArchiveStage(cluster, EAGER) as stage:
-            worker, uploads = offloader(stage, EAGER), stage.store.unfinished_uploads
-            await worker.run_pass()
-            mine = await keys(stage)
-            await client.delete_ledger(ledger.id)
-            await worker.run_pass()
-            await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
-            if meanwhile == "found behind":
+@scenario()
+async def test_a_pass_that_may_know_too_little_removes_nothing(
+    cluster: MemoryCluster, client: Client, *, meanwhile: str
+) -> None:
+    ledger, world = await closed(client, 120), client.world
+    record = RestoreRecordStore(world.store, world.clock, world.rng)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker, uploads = offloader(stage, EAGER), stage.store.unfinished_uploads
+        await worker.run_pass()
+        mine = await keys(stage)
+        await client.delete_ledger(ledger.id)
+        await worker.run_pass()
+        await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
+        if meanwhile == "found behind":
 
-                async def reported() -> Sequence[UnfinishedUpload]:
-                    await record.report("bookie-0", ledger.id + 1, ledger.id + 1)
-                    return await uploads()
+            async def reported() -> Sequence[UnfinishedUpload]:
+                await record.report("bookie-0", ledger.id + 1, ledger.id + 1)
+                return await uploads()
 
-                stage.store.unfinished_uploads = reported  # type: ignore[method-assign]
-            else:
-                await stage.store.put(MANIFEST_KEY, b"no manifest")
-            await worker.run_pass()
-            assert await keys(stage) == mine
-            stage.store.unfinished_uploads = uploads  # type: ignore[method-assign]
-            await record.approve()
-            await worker.run_pass()
-            await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
-            await worker.run_pass()
-            assert await keys(stage) == []
-
-    play()
+            stage.store.unfinished_uploads = reported  # type: ignore[method-assign]
+        else:
+            await stage.store.put(MANIFEST_KEY, b"no manifest")
+        await worker.run_pass()
+        assert await keys(stage) == mine
+        stage.store.unfinished_uploads = uploads  # type: ignore[method-assign]
+        await record.approve()
+        await worker.run_pass()
+        await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
+        await worker.run_pass()
+        assert await keys(stage) == []
 
 
 @scenario()
@@ -152,62 +151,60 @@ async def test_an_object_stays_and_counts_while_the_metadata_of_its_ledger_are_m
 
 
 @pytest.mark.parametrize("how", ["damaged", "gone"])
-def test_a_missing_ledger_keeps_its_object_over_many_passes_without_a_manifest(how: str) -> None:
-    @scenario(deadline_seconds=6_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger, deleted, rows = await closed(client, 120), await closed(client, 120), cluster.metadata.ledgers
-        async with ArchiveStage(cluster, EAGER) as stage:
-            await offloader(stage, EAGER).run_pass()
-            both = await keys(stage)
-            await client.delete_ledger(deleted.id)
-            row = rows.pop(ledger.id)
-            await lose_manifest(stage, how)
+@scenario(deadline_seconds=6_000)
+async def test_a_missing_ledger_keeps_its_object_over_many_passes_without_a_manifest(
+    cluster: MemoryCluster, client: Client, *, how: str
+) -> None:
+    ledger, deleted, rows = await closed(client, 120), await closed(client, 120), cluster.metadata.ledgers
+    async with ArchiveStage(cluster, EAGER) as stage:
+        await offloader(stage, EAGER).run_pass()
+        both = await keys(stage)
+        await client.delete_ledger(deleted.id)
+        row = rows.pop(ledger.id)
+        await lose_manifest(stage, how)
+        worker = offloader(stage, EAGER)
+        for _ in range(4):
+            await worker.run_pass()
+            assert "rebuild-catalog" in worker.totals.last_error
+            assert f"ledger {ledger.id} of " in worker.totals.last_error
+            await cluster.world.clock.sleep(LONG_ENOUGH_S)
             worker = offloader(stage, EAGER)
-            for _ in range(4):
-                await worker.run_pass()
-                assert "rebuild-catalog" in worker.totals.last_error
-                assert f"ledger {ledger.id} of " in worker.totals.last_error
-                await cluster.world.clock.sleep(LONG_ENOUGH_S)
-                worker = offloader(stage, EAGER)
-            assert await keys(stage) == both
-            rows[ledger.id] = row
-            for _ in range(3):
-                await worker.run_pass()
-                await cluster.world.clock.sleep(LONG_ENOUGH_S)
-            manifest = await read_manifest(stage.store, InlineWorkers())
-            assert manifest is not None
-            assert (list(manifest.ledgers), await keys(stage)) == ([ledger.id], [manifest.ledgers[ledger.id]])
-
-    play()
+        assert await keys(stage) == both
+        rows[ledger.id] = row
+        for _ in range(3):
+            await worker.run_pass()
+            await cluster.world.clock.sleep(LONG_ENOUGH_S)
+        manifest = await read_manifest(stage.store, InlineWorkers())
+        assert manifest is not None
+        assert (list(manifest.ledgers), await keys(stage)) == ([ledger.id], [manifest.ledgers[ledger.id]])
 
 
 @pytest.mark.parametrize("how", ["damaged", "gone"])
-def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalog_was_rebuilt(how: str) -> None:
-    @scenario(deadline_seconds=6_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledgers = [await closed(client, 120) for _ in range(2)]
-        async with ArchiveStage(cluster, EAGER) as stage:
-            await offloader(stage, EAGER).run_pass()
-            before, fresh = await keys(stage), MemoryMetadata(SeededRng(5))
-            await lose_manifest(stage, how)
-            for _ in range(4):
-                worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
-                await worker.run_pass()
-                assert "another cluster's archive" in worker.totals.last_error
-                await cluster.world.clock.sleep(LONG_ENOUGH_S)
-            assert await keys(stage) == before
-            async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
-                assert not rebuilt.problem or rebuilt.key == MANIFEST_KEY
-            await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
+@scenario(deadline_seconds=6_000)
+async def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalog_was_rebuilt(
+    cluster: MemoryCluster, client: Client, *, how: str
+) -> None:
+    ledgers = [await closed(client, 120) for _ in range(2)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        await offloader(stage, EAGER).run_pass()
+        before, fresh = await keys(stage), MemoryMetadata(SeededRng(5))
+        await lose_manifest(stage, how)
+        for _ in range(4):
             worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
-            for _ in range(3):
-                await worker.run_pass()
-                await cluster.world.clock.sleep(LONG_ENOUGH_S)
-            manifest = await read_manifest(stage.store, InlineWorkers())
-            assert manifest is not None
-            assert (sorted(manifest.ledgers), await keys(stage)) == ([each.id for each in ledgers], before)
-
-    play()
+            await worker.run_pass()
+            assert "another cluster's archive" in worker.totals.last_error
+            await cluster.world.clock.sleep(LONG_ENOUGH_S)
+        assert await keys(stage) == before
+        async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
+            assert not rebuilt.problem or rebuilt.key == MANIFEST_KEY
+        await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
+        worker = offloader(stage, MANIFEST_SETTINGS, metadata=fresh)
+        for _ in range(3):
+            await worker.run_pass()
+            await cluster.world.clock.sleep(LONG_ENOUGH_S)
+        manifest = await read_manifest(stage.store, InlineWorkers())
+        assert manifest is not None
+        assert (sorted(manifest.ledgers), await keys(stage)) == ([each.id for each in ledgers], before)
 
 
 @scenario(deadline_seconds=6_000)

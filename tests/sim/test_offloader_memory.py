@@ -10,8 +10,8 @@ from tallybook.offload.service import OffloadService
 from tallybook.runtime.tasks import InlineWorkers, Tasks, Workers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -19,9 +20,11 @@ from tallybook.sim.cluster.bookie_node import BookieNode, with_name
 from tallybook.sim.cluster.metadata import MetadataFaults, SimMetadata
 from tallybook.sim.cluster.process import SimEnvironment, SimProcess
 from tallybook.sim.coverage import CoverageMarks
-from tallybook.sim.deterministic import Latency, ProcessGate, SimNet, World, run_once
+from tallybook.sim.deterministic import Latency, ProcessGate, SimNet, World
 from tallybook.sim.oracle.oracle import Oracle
 from tallybook.sim.stage.disk_bookie import batch_of, tiny_settings
+
+from ..simulated import Parts, on_stage
 
 
 class Small:
@@ -57,21 +60,17 @@ class Small:
         return self.node.bookie.incarnation.boot
 
 
-def small(scenario: Callable[[Small], Awaitable[None]]) -> Callable[[], None]:
-    """A test on one seed; its processes are cleaned up at the end."""
+@asynccontextmanager
+async def small_cluster(world: World) -> AsyncIterator[Parts]:
+    """A cluster whose processes are cleaned up at the end."""
+    cluster = Small(world)
+    try:
+        yield {"cluster": cluster}
+    finally:
+        cluster.around.bury()
 
-    def test() -> None:
-        async def run(world: World) -> None:
-            cluster = Small(world)
-            try:
-                await scenario(cluster)
-            finally:
-                cluster.around.bury()
 
-        run_once(7, run, deadline_seconds=600)
-
-    test.__name__ = scenario.__name__
-    return test
+small = on_stage(small_cluster, seed=7, deadline_seconds=600)
 
 
 def ledger(ledger_id: int) -> LedgerMetadata:

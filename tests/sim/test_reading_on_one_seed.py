@@ -17,8 +17,9 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from ..support.tail import BackgroundTail, MetadataOutage
 from .parts import written_ledger
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,14 +15,16 @@ from tallybook.core.errors import BookieUnavailable, LedgerClosed, LedgerFenced,
 from tallybook.core.limits import MIB
 from tallybook.metadata.ledger.model import LedgerState
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.deterministic import World, run_seed
+from tallybook.sim.deterministic import World
 from tallybook.sim.faults.run_configuration import draw_configuration
 from tallybook.sim.oracle.budgets import check_budgets
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
 from tallybook.sim.workload.ledgers import ClientProcess
 
+from ..simulated import Parts, on_stage
 from ..support.cancellation import each_cut
+from .parts import serving_universe
 
 CALM = replace(
     draw_configuration(SeededRng("calm")),
@@ -71,104 +74,87 @@ class Cluster:
         return ledger, writer
 
 
-def played(scene: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
-    """Run ``scene`` with serving bookies; a violation seen by the oracle fails the test."""
+@asynccontextmanager
+async def serving_cluster(world: World) -> AsyncIterator[Parts]:
+    async with serving_universe(world, CALM) as universe:
+        yield {"cluster": Cluster(universe)}
 
-    async def run(world: World) -> None:
-        universe = Universe(world, CALM)
-        try:
-            for node in universe.nodes.values():
-                node.start()
-            while not all(node.ready for node in universe.nodes.values()):
-                await world.clock.sleep(0.01)
-            await scene(Cluster(universe))
-            universe.oracle.raise_violations()
-        finally:
-            await universe.workload.close()
-            for node in universe.nodes.values():
-                node.process.kill()
-            universe.env.bury()
 
-    run_seed(seed, run, deadline_seconds=600)
+on_a_cluster = partial(on_stage, serving_cluster, deadline_seconds=600)
 
 
 # -- C21: slow consumers, many tailers, stalls ---------------------------------------------------
 
 
-def test_c21_untaken_reads_and_many_tailers_neither_fill_a_bookie_nor_hold_up_a_writer() -> None:
+@on_a_cluster()
+async def test_c21_untaken_reads_and_many_tailers_neither_fill_a_bookie_nor_hold_up_a_writer(cluster: Cluster) -> None:
     """Sixty concurrent reads of a client that takes no answers: a bookie serves only as many as a stream may buffer.
 
     Each reserves memory for the largest batch, 0.5 MiB; sixty would need four times the limit of a stream.
     """
+    clock, nodes = cluster.world.clock, cluster.nodes.values()
+    most = {"answer bytes": 0, "add seconds": 0.0}
 
-    async def scene(cluster: Cluster) -> None:
-        clock, nodes = cluster.world.clock, cluster.nodes.values()
-        most = {"answer bytes": 0, "add seconds": 0.0}
+    async def watch() -> None:
+        while True:
+            most["answer bytes"] = max(most["answer bytes"], *(node.service.answer_bytes for node in nodes))
+            check_budgets(cluster.universe, tasks_per_process=4 * TAILERS)
+            await clock.sleep(0.002)
 
-        async def watch() -> None:
-            while True:
-                most["answer bytes"] = max(most["answer bytes"], *(node.service.answer_bytes for node in nodes))
-                check_budgets(cluster.universe, tasks_per_process=4 * TAILERS)
-                await clock.sleep(0.002)
-
-        async with cluster.clients("writer", "stuck", "tailers") as (writing, stuck, tailing):
-            old = await writing.client.create_ledger()
-            await old.append_many([bytes(600)] * 20)
-            await old.close()
-            ledger = await writing.client.create_ledger()
-            tails = [await tailing.client.open_ledger(ledger.id, recover=False) for _ in range(TAILERS)]
-            following = [asyncio.ensure_future(_drain(tail.tail())) for tail in tails]
-            reader = await stuck.client.open_ledger(old.id)
-            await _drain(reader.read(0, 19))
-            watching = asyncio.ensure_future(watch())
-            for host in HOSTS:
-                cluster.net.cut(host, stuck.name)
-            reads = [asyncio.ensure_future(_drain(reader.read(0, 19))) for _ in range(60)]
-            for line in lines(30):
-                before = clock.monotonic()
-                await ledger.append(line)
-                most["add seconds"] = max(most["add seconds"], clock.monotonic() - before)
-            await ledger.close()
-            assert await asyncio.gather(*following) == [lines(30)] * TAILERS
-            cluster.net.heal_all()
-            assert [len(entries) for entries in await asyncio.gather(*reads)] == [20] * 60
-            watching.cancel()
-        assert 4 * MIB < most["answer bytes"] <= 9 * MIB, "the room of one stream is used, and kept within"
-        assert most["add seconds"] < 0.05, "an append waited for a reader"
-
-    played(scene)
+    async with cluster.clients("writer", "stuck", "tailers") as (writing, stuck, tailing):
+        old = await writing.client.create_ledger()
+        await old.append_many([bytes(600)] * 20)
+        await old.close()
+        ledger = await writing.client.create_ledger()
+        tails = [await tailing.client.open_ledger(ledger.id, recover=False) for _ in range(TAILERS)]
+        following = [asyncio.ensure_future(_drain(tail.tail())) for tail in tails]
+        reader = await stuck.client.open_ledger(old.id)
+        await _drain(reader.read(0, 19))
+        watching = asyncio.ensure_future(watch())
+        for host in HOSTS:
+            cluster.net.cut(host, stuck.name)
+        reads = [asyncio.ensure_future(_drain(reader.read(0, 19))) for _ in range(60)]
+        for line in lines(30):
+            before = clock.monotonic()
+            await ledger.append(line)
+            most["add seconds"] = max(most["add seconds"], clock.monotonic() - before)
+        await ledger.close()
+        assert await asyncio.gather(*following) == [lines(30)] * TAILERS
+        cluster.net.heal_all()
+        assert [len(entries) for entries in await asyncio.gather(*reads)] == [20] * 60
+        watching.cancel()
+    assert 4 * MIB < most["answer bytes"] <= 9 * MIB, "the room of one stream is used, and kept within"
+    assert most["add seconds"] < 0.05, "an append waited for a reader"
 
 
 @pytest.mark.parametrize("who", ["a bookie", "all bookies", "the writer", "a reader"])
-def test_c21_a_stall_of_five_seconds_fences_no_writer(who: str) -> None:
-    async def scene(cluster: Cluster) -> None:
-        async with cluster.clients("writer", "reader") as (writing, reading):
-            ledger = await writing.client.create_ledger()
-            tail = await reading.client.open_ledger(ledger.id, recover=False)
-            following = reading.process.spawn(_drain(tail.tail()))
-            pending = [ledger.append_nowait(line) for line in lines(20)]
-            bookies = [node.process for node in cluster.nodes.values()]
-            stalled = {
-                "a bookie": bookies[:1],
-                "all bookies": bookies,
-                "the writer": [writing.process],
-                "a reader": [reading.process],
-            }[who]
-            await cluster.world.clock.sleep(0.002)
-            for process in stalled:
-                process.freeze()
-            await cluster.world.clock.sleep(5.0)
-            for process in stalled:
-                process.thaw()
-            pending += [ledger.append_nowait(line) for line in lines(20, start=20)]
-            assert [await append for append in pending] == list(range(40))
-            metadata = await reading.client.ledger_metadata(ledger.id)
-            assert metadata.state is LedgerState.OPEN
-            assert (len(metadata.fragments), metadata.missed) == (1, ())
-            assert (await ledger.close()).last_entry_id == 39
-            assert await following == lines(40)
-
-    played(scene)
+@on_a_cluster()
+async def test_c21_a_stall_of_five_seconds_fences_no_writer(cluster: Cluster, *, who: str) -> None:
+    async with cluster.clients("writer", "reader") as (writing, reading):
+        ledger = await writing.client.create_ledger()
+        tail = await reading.client.open_ledger(ledger.id, recover=False)
+        following = reading.process.spawn(_drain(tail.tail()))
+        pending = [ledger.append_nowait(line) for line in lines(20)]
+        bookies = [node.process for node in cluster.nodes.values()]
+        stalled = {
+            "a bookie": bookies[:1],
+            "all bookies": bookies,
+            "the writer": [writing.process],
+            "a reader": [reading.process],
+        }[who]
+        await cluster.world.clock.sleep(0.002)
+        for process in stalled:
+            process.freeze()
+        await cluster.world.clock.sleep(5.0)
+        for process in stalled:
+            process.thaw()
+        pending += [ledger.append_nowait(line) for line in lines(20, start=20)]
+        assert [await append for append in pending] == list(range(40))
+        metadata = await reading.client.ledger_metadata(ledger.id)
+        assert metadata.state is LedgerState.OPEN
+        assert (len(metadata.fragments), metadata.missed) == (1, ())
+        assert (await ledger.close()).last_entry_id == 39
+        assert await following == lines(40)
 
 
 # -- C31 and C32: recoveries ---------------------------------------------------------------------
@@ -192,7 +178,7 @@ def test_c31_recoveries_of_one_ledger_at_once_over_the_wire_all_come_to_the_same
                 await ledger.append(b"late")
         writer.process.kill()
 
-    played(scene, seed)
+    on_a_cluster(seed=seed)(scene)()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -230,7 +216,7 @@ def test_c32_bookies_cut_off_one_by_one_and_let_in_in_another_order_leave_one_en
             assert await read_all(reader.client, ledger.id) == lines(count)
         writer.process.kill()
 
-    played(scene, seed)
+    on_a_cluster(seed=seed)(scene)()
 
 
 async def _recovered(cluster: Cluster, client: ClientProcess, ledger_id: int) -> tuple[int, int]:
@@ -247,49 +233,49 @@ async def _recovered(cluster: Cluster, client: ClientProcess, ledger_id: int) ->
 
 
 @pytest.mark.parametrize("request_", ["add", "read", "LAC", "wait for the LAC", "fence"])
-def test_a_request_that_is_cancelled_at_any_of_its_awaits_leaves_nothing_and_others_are_served(request_: str) -> None:
-    async def scene(cluster: Cluster) -> None:
-        async with cluster.clients("caller", "other") as (calling, other):
-            old = await other.client.create_ledger()
-            await old.append_many(lines(20))
-            await old.close()
-            ledger, theirs = await calling.client.create_ledger(), await other.client.create_ledger()
-            await ledger.append(b"first")
-            reader = await calling.client.open_ledger(old.id)
-            host = old.metadata.last_fragment.bookies[0]
-            connection = await calling.client.world.connections.get(host)
-            await connection.read_lac(old.id)
-            begin = {
-                "add": lambda: ledger.append(b"more"),
-                "read": lambda: _drain(reader.read(0, 19)),
-                "LAC": lambda: connection.read_lac(old.id),
-                "wait for the LAC": lambda: connection.wait_lac(theirs.id, 0, 50),
-                "fence": lambda: connection.fence(old.id, b""),
-            }[request_]
-            await theirs.append(b"warm")
-            await cluster.world.clock.sleep(1)
-            before = len(cluster.world.loop.living_tasks())
-            cuts = [at async for at in each_cut(begin)]
-            assert len(cuts) >= 2, "it waits for something"
-            assert await theirs.append(b"served") == 1
-            await ledger.append(b"last")
-            await cluster.world.clock.sleep(6)
-            assert len(cluster.world.loop.living_tasks()) == before
-            assert calling.client.stats()["client_pending_bytes"] == 0
-            for lane in (connection._reads, connection._control):
-                assert [each.in_use for each in (lane._requests, lane._waits, lane._recovery)] == [0, 0, 0]
-                assert not lane._calls
-            assert (connection._adds._unanswered_bytes, len(connection._adds._unanswered)) == (0, 0)
-            for node in cluster.nodes.values():
-                stats = node.bookie.stats()
-                assert (stats["inflight_bytes"], stats["adds_waiting"], node.service.answer_bytes) == (0, 0, 0)
-            # A cancelled append is not undone: its entry is there, complete.
-            found = await read_all(other.client, ledger.id)
-            assert (found[0], found[-1]) == (b"first", b"last")
-            assert set(found[1:-1]) <= {b"more"}
-            assert await read_all(calling.client, old.id) == lines(20)
-
-    played(scene)
+@on_a_cluster()
+async def test_a_request_that_is_cancelled_at_any_of_its_awaits_leaves_nothing_and_others_are_served(
+    cluster: Cluster, *, request_: str
+) -> None:
+    async with cluster.clients("caller", "other") as (calling, other):
+        old = await other.client.create_ledger()
+        await old.append_many(lines(20))
+        await old.close()
+        ledger, theirs = await calling.client.create_ledger(), await other.client.create_ledger()
+        await ledger.append(b"first")
+        reader = await calling.client.open_ledger(old.id)
+        host = old.metadata.last_fragment.bookies[0]
+        connection = await calling.client.world.connections.get(host)
+        await connection.read_lac(old.id)
+        begin = {
+            "add": lambda: ledger.append(b"more"),
+            "read": lambda: _drain(reader.read(0, 19)),
+            "LAC": lambda: connection.read_lac(old.id),
+            "wait for the LAC": lambda: connection.wait_lac(theirs.id, 0, 50),
+            "fence": lambda: connection.fence(old.id, b""),
+        }[request_]
+        await theirs.append(b"warm")
+        await cluster.world.clock.sleep(1)
+        before = len(cluster.world.loop.living_tasks())
+        cuts = [at async for at in each_cut(begin)]
+        assert len(cuts) >= 2, "it waits for something"
+        assert await theirs.append(b"served") == 1
+        await ledger.append(b"last")
+        await cluster.world.clock.sleep(6)
+        assert len(cluster.world.loop.living_tasks()) == before
+        assert calling.client.stats()["client_pending_bytes"] == 0
+        for lane in (connection._reads, connection._control):
+            assert [each.in_use for each in (lane._requests, lane._waits, lane._recovery)] == [0, 0, 0]
+            assert not lane._calls
+        assert (connection._adds._unanswered_bytes, len(connection._adds._unanswered)) == (0, 0)
+        for node in cluster.nodes.values():
+            stats = node.bookie.stats()
+            assert (stats["inflight_bytes"], stats["adds_waiting"], node.service.answer_bytes) == (0, 0, 0)
+        # A cancelled append is not undone: its entry is there, complete.
+        found = await read_all(other.client, ledger.id)
+        assert (found[0], found[-1]) == (b"first", b"last")
+        assert set(found[1:-1]) <= {b"more"}
+        assert await read_all(calling.client, old.id) == lines(20)
 
 
 async def _drain(entries: AsyncIterator) -> list[bytes]:

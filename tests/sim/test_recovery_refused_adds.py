@@ -13,8 +13,9 @@ from tallybook.core.batch import Buffer, decode_header
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, TallybookError
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import read_all, scenario
+from tallybook.sim.stage.scenario import read_all
 
+from ..simulated import scenario
 from .test_recovery_write_back import hold
 from .test_repair import metadata_of
 
@@ -50,17 +51,16 @@ def away_at_first(cluster: MemoryCluster, name: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("small", [1, 2, 3])
-def test_a_limit_that_was_lowered_below_what_members_hold_stops_no_recovery(small: int) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id, members = await held_by(cluster, client, range(3))
-        for name in members[:small]:
-            cluster.bookies[name].max_batch_bytes = LOWERED
-        closed = await client.recover_ledger(ledger_id)
-        assert (closed.last_entry_id, closed.missed) == (4, ())
-        assert [list(fragment.bookies) for fragment in closed.fragments] == [members]
-
-    play()
+@scenario(bookies=3)
+async def test_a_limit_that_was_lowered_below_what_members_hold_stops_no_recovery(
+    cluster: MemoryCluster, client: Client, *, small: int
+) -> None:
+    ledger_id, members = await held_by(cluster, client, range(3))
+    for name in members[:small]:
+        cluster.bookies[name].max_batch_bytes = LOWERED
+    closed = await client.recover_ledger(ledger_id)
+    assert (closed.last_entry_id, closed.missed) == (4, ())
+    assert [list(fragment.bookies) for fragment in closed.fragments] == [members]
 
 
 @scenario(bookies=3)
@@ -122,28 +122,27 @@ async def outcome_of(recovery: Awaitable[LedgerMetadata]) -> LedgerMetadata | ty
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["released", "deleted"])
-def test_a_recovery_whose_bookies_dropped_the_ledger_meanwhile_reports_its_state_in_the_metadata(deleted: bool) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id, members = await held_by(cluster, client, range(3))
-        dropped = asyncio.Event()
+@scenario(bookies=3)
+async def test_a_recovery_whose_bookies_dropped_the_ledger_meanwhile_reports_its_state_in_the_metadata(
+    cluster: MemoryCluster, client: Client, *, deleted: bool
+) -> None:
+    ledger_id, members = await held_by(cluster, client, range(3))
+    dropped = asyncio.Event()
 
-        async def fence(ledger_id: int, _key: bytes) -> FenceAnswer:
-            await dropped.wait()
-            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+    async def fence(ledger_id: int, _key: bytes) -> FenceAnswer:
+        await dropped.wait()
+        raise NoSuchLedger(f"ledger {ledger_id} was deleted")
 
-        rights = {name: cluster.bookies[name].fence for name in members}
+    rights = {name: cluster.bookies[name].fence for name in members}
+    for name in members:
+        cluster.bookies[name].fence = fence  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as group, cluster.client() as other:
+        overtaken = group.create_task(outcome_of(client.recover_ledger(ledger_id)))
+        await cluster.world.clock.sleep(0.01)
         for name in members:
-            cluster.bookies[name].fence = fence  # type: ignore[method-assign]
-        async with asyncio.TaskGroup() as group, cluster.client() as other:
-            overtaken = group.create_task(outcome_of(client.recover_ledger(ledger_id)))
-            await cluster.world.clock.sleep(0.01)
-            for name in members:
-                cluster.bookies[name].fence = rights[name]  # type: ignore[method-assign]
-            end = await other.recover_ledger(ledger_id)
-            if deleted:
-                await other.delete_ledger(ledger_id)
-            dropped.set()
-        assert overtaken.result() == (NoSuchLedger if deleted else end)
-
-    play()
+            cluster.bookies[name].fence = rights[name]  # type: ignore[method-assign]
+        end = await other.recover_ledger(ledger_id)
+        if deleted:
+            await other.delete_ledger(ledger_id)
+        dropped.set()
+    assert overtaken.result() == (NoSuchLedger if deleted else end)

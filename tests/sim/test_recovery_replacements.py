@@ -12,8 +12,9 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced
 from tallybook.metadata.ledger.model import Fragment
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from ..support.metadata_faults import Gated
 from .parts import written_ledger
 

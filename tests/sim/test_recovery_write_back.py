@@ -17,7 +17,9 @@ from tallybook.core.errors import RecoveryFailed, TallybookError
 from tallybook.metadata.ledger.model import LedgerState
 from tallybook.sim.memory_bookie.bookie import AnswerGate
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import lines, read_all
+
+from ..simulated import scenario
 
 
 async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, payloads: Sequence[bytes]) -> None:
@@ -133,24 +135,23 @@ def slow(cluster: MemoryCluster, name: str, round_trip_s: float) -> None:
 
 @pytest.mark.parametrize("batches", [8, 20, 200])
 @pytest.mark.parametrize("round_trip_s", [0.5, 3.0, 3600.0])
-def test_one_slow_member_costs_a_recovery_one_bounded_wait_for_any_tail(batches: int, round_trip_s: float) -> None:
-    @scenario(bookies=4, deadline_seconds=10_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id, members = await tail_of(cluster, client, batches)
-        slow(cluster, members[-1], round_trip_s)
-        began = cluster.world.clock.monotonic()
-        closed = await client.recover_ledger(ledger_id)
-        took = cluster.world.clock.monotonic() - began
-        assert took < 2 * round_trip_s + 1
-        assert took < 2.5, "however slow it is"
-        assert closed.last_entry_id == batches - 1
-        late = [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed]
-        if round_trip_s > 1:
-            assert late == [(members[-1], 0, batches - 1)]
-        else:
-            assert late == []
-
-    play()
+@scenario(bookies=4, deadline_seconds=10_000)
+async def test_one_slow_member_costs_a_recovery_one_bounded_wait_for_any_tail(
+    cluster: MemoryCluster, client: Client, *, batches: int, round_trip_s: float
+) -> None:
+    ledger_id, members = await tail_of(cluster, client, batches)
+    slow(cluster, members[-1], round_trip_s)
+    began = cluster.world.clock.monotonic()
+    closed = await client.recover_ledger(ledger_id)
+    took = cluster.world.clock.monotonic() - began
+    assert took < 2 * round_trip_s + 1
+    assert took < 2.5, "however slow it is"
+    assert closed.last_entry_id == batches - 1
+    late = [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed]
+    if round_trip_s > 1:
+        assert late == [(members[-1], 0, batches - 1)]
+    else:
+        assert late == []
 
 
 def narrow(cluster: MemoryCluster, names: Iterable[str], seconds_per_batch: float) -> None:
@@ -171,15 +172,14 @@ def narrow(cluster: MemoryCluster, names: Iterable[str], seconds_per_batch: floa
 
 
 @pytest.mark.parametrize(("batches", "seconds_per_batch"), [(8, 0.9), (40, 0.25), (3, 4.0)])
-def test_a_recovery_over_narrow_links_takes_its_time_and_succeeds(batches: int, seconds_per_batch: float) -> None:
-    @scenario(bookies=4, deadline_seconds=10_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id, _ = await tail_of(cluster, client, batches)
-        narrow(cluster, cluster.bookies, seconds_per_batch)
-        closed = await client.recover_ledger(ledger_id)
-        assert (closed.last_entry_id, closed.missed, len(closed.fragments)) == (batches - 1, (), 1)
-
-    play()
+@scenario(bookies=4, deadline_seconds=10_000)
+async def test_a_recovery_over_narrow_links_takes_its_time_and_succeeds(
+    cluster: MemoryCluster, client: Client, *, batches: int, seconds_per_batch: float
+) -> None:
+    ledger_id, _ = await tail_of(cluster, client, batches)
+    narrow(cluster, cluster.bookies, seconds_per_batch)
+    closed = await client.recover_ledger(ledger_id)
+    assert (closed.last_entry_id, closed.missed, len(closed.fragments)) == (batches - 1, (), 1)
 
 
 @scenario(bookies=3, deadline_seconds=1000)
@@ -212,33 +212,29 @@ async def test_few_bytes_are_in_flight_to_one_bookie(cluster: MemoryCluster, cli
 
 @pytest.mark.parametrize(("holders", "round_trips"), [((1, 2), 2), ((0, 2), 3)], ids=["both", "the slow one only"])
 @pytest.mark.parametrize("batches", [3, 20, 200])
-def test_with_a_dead_member_a_slow_one_costs_a_few_round_trips_for_any_tail(
-    batches: int, holders: Collection[int], round_trips: int
+@scenario(bookies=4, deadline_seconds=10_000)
+async def test_with_a_dead_member_a_slow_one_costs_a_few_round_trips_for_any_tail(
+    cluster: MemoryCluster, client: Client, *, batches: int, holders: Collection[int], round_trips: int
 ) -> None:
-    @scenario(bookies=4, deadline_seconds=10_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id, (dead, _, late) = await tail_of(cluster, client, batches, holders)
-        slow(cluster, late, 2.0)
-        cluster.die(dead)
-        began = cluster.world.clock.monotonic()
-        closed = await client.recover_ledger(ledger_id)
-        # A fence, a read where only the slow one has the tail, and the copies.
-        assert cluster.world.clock.monotonic() - began < round_trips * 2.0 + 0.5
-        assert (closed.last_entry_id, closed.missed) == (batches - 1, ())
-
-    play()
+    ledger_id, (dead, _, late) = await tail_of(cluster, client, batches, holders)
+    slow(cluster, late, 2.0)
+    cluster.die(dead)
+    began = cluster.world.clock.monotonic()
+    closed = await client.recover_ledger(ledger_id)
+    # A fence, a read where only the slow one has the tail, and the copies.
+    assert cluster.world.clock.monotonic() - began < round_trips * 2.0 + 0.5
+    assert (closed.last_entry_id, closed.missed) == (batches - 1, ())
 
 
 @pytest.mark.parametrize("batches", [64, 640, 1280])
-def test_a_member_that_keeps_acking_misses_nothing_of_a_long_tail(batches: int) -> None:
-    @scenario(bookies=4, deadline_seconds=10_000)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id, members = await tail_of(cluster, client, batches)
-        slow(cluster, members[-1], 0.15)
-        closed = await client.recover_ledger(ledger_id)
-        assert (closed.last_entry_id, closed.missed, len(closed.fragments)) == (batches - 1, (), 1)
-
-    play()
+@scenario(bookies=4, deadline_seconds=10_000)
+async def test_a_member_that_keeps_acking_misses_nothing_of_a_long_tail(
+    cluster: MemoryCluster, client: Client, *, batches: int
+) -> None:
+    ledger_id, members = await tail_of(cluster, client, batches)
+    slow(cluster, members[-1], 0.15)
+    closed = await client.recover_ledger(ledger_id)
+    assert (closed.last_entry_id, closed.missed, len(closed.fragments)) == (batches - 1, (), 1)
 
 
 @scenario(bookies=4, deadline_seconds=10_000)

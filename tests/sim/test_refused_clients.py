@@ -13,8 +13,9 @@ from tallybook.client.ports import Connections
 from tallybook.core.errors import AccessDenied, NotEnoughBookies, TallybookError
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnections
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 REASON = "no principal has a certificate of tallybook://writer/app"

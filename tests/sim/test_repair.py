@@ -26,9 +26,10 @@ from tallybook.sim.cluster.faulty_metadata import (
     RandomMetadataFaults,
 )
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..sampling import sample
+from ..simulated import scenario
 from ..support.tail import MetadataOutage
 from .parts import closed, repair, restart, written_ledger
 

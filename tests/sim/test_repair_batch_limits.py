@@ -13,8 +13,9 @@ from tallybook.repair.status.overview import overview
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import eventually, lines, read_all
 
+from ..simulated import scenario
 from .parts import repair
 from .test_repair import QUICK, metadata_of
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,9 +12,11 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.records.replaced_bookies import read_replacements, record_replacement
 from tallybook.metadata.records.restored_store import RECORD, RestoreRecordStore
 from tallybook.repair.auditor import Auditor
+from tallybook.sim.deterministic import World
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually
 
+from ..simulated import Parts, memory_cluster, on_stage
 from .parts import closed, repair
 from .test_repair import QUICK
 
@@ -74,11 +77,18 @@ async def walks_again(cluster: MemoryCluster, auditor: Auditor) -> None:
     await eventually(lambda: auditor.walks >= enough, cluster, 3_000)
 
 
-@scenario(bookies=3, deadline_seconds=20_000)
-async def test_a_bookie_whose_limbo_reaches_further_later_is_looked_at_again(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    its = await around(cluster, client)
+@asynccontextmanager
+async def older_metadata(world: World) -> AsyncIterator[Parts]:
+    async with memory_cluster(world) as parts:
+        yield {"its": await around(parts["cluster"], parts["client"])}
+
+
+beside_older_metadata = on_stage(older_metadata, deadline_seconds=20_000)
+
+
+@beside_older_metadata
+async def test_a_bookie_whose_limbo_reaches_further_later_is_looked_at_again(its: Around) -> None:
+    cluster = its.cluster
     await its.replace(limbo_below=its.forgotten.ledger_id)
     async with repair(cluster, QUICK) as service:
         await eventually(lambda: service.auditor.walks > 0 and not service.auditor.audit.limbo, cluster, 3_000)
@@ -90,40 +100,30 @@ async def test_a_bookie_whose_limbo_reaches_further_later_is_looked_at_again(
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_an_older_copy_of_the_metadata_is_no_proof_that_a_bookie_has_got_everything_back(noted: bool) -> None:
-    async def play(its: Around) -> None:
-        await its.replace(limbo_below=its.forgotten.ledger_id + 1)
-        if noted:
-            await its.report()
-        async with repair(its.cluster, QUICK) as service:
-            await eventually(lambda: service.replicator.totals.ledgers > 0, its.cluster, 3_000)
-            await walks_again(its.cluster, service.auditor)
-            assert service.auditor.audit.limbo == {its.name}
-            assert its.name in await read_replacements(its.store)
-            await its.bring_back()
-            await its.until_all_is_back()
-            await eventually(lambda: not service.auditor.audit.limbo, its.cluster, 3_000)
-            assert await read_replacements(its.store) == {}
-
-    run(play)
-
-
-def test_once_an_operator_approves_the_older_copy_a_bookie_regains_what_that_names_it_for() -> None:
-    async def play(its: Around) -> None:
-        await its.replace(limbo_below=its.forgotten.ledger_id + 1)
+@beside_older_metadata
+async def test_an_older_copy_of_the_metadata_is_no_proof_that_a_bookie_has_got_everything_back(
+    its: Around, *, noted: bool
+) -> None:
+    await its.replace(limbo_below=its.forgotten.ledger_id + 1)
+    if noted:
         await its.report()
-        async with repair(its.cluster, QUICK) as service:
-            await eventually(lambda: service.replicator.totals.ledgers > 0, its.cluster, 3_000)
-            await its.record.approve()
-            await eventually(lambda: not service.auditor.audit.limbo, its.cluster, 3_000)
-            assert await read_replacements(its.store) == {}
+    async with repair(its.cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.ledgers > 0, its.cluster, 3_000)
+        await walks_again(its.cluster, service.auditor)
+        assert service.auditor.audit.limbo == {its.name}
+        assert its.name in await read_replacements(its.store)
+        await its.bring_back()
+        await its.until_all_is_back()
+        await eventually(lambda: not service.auditor.audit.limbo, its.cluster, 3_000)
+        assert await read_replacements(its.store) == {}
 
-    run(play)
 
-
-def run(play: Callable[[Around], Awaitable[None]]) -> None:
-    @scenario(bookies=3, deadline_seconds=20_000)
-    async def playing(cluster: MemoryCluster, client: Client) -> None:
-        await play(await around(cluster, client))
-
-    playing()
+@beside_older_metadata
+async def test_once_an_operator_approves_the_older_copy_a_bookie_regains_what_that_names_it_for(its: Around) -> None:
+    await its.replace(limbo_below=its.forgotten.ledger_id + 1)
+    await its.report()
+    async with repair(its.cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.ledgers > 0, its.cluster, 3_000)
+        await its.record.approve()
+        await eventually(lambda: not service.auditor.audit.limbo, its.cluster, 3_000)
+        assert await read_replacements(its.store) == {}

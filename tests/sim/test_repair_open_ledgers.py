@@ -18,9 +18,10 @@ from tallybook.repair.service import repair_status
 from tallybook.repair.status.check import CopyCheck
 from tallybook.repair.status.overview import overview
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
+from ..simulated import scenario
 from .parts import repair, restart, written_ledger
 from .test_repair import QUICK, metadata_of
 
@@ -143,27 +144,28 @@ async def drain(cluster: MemoryCluster, name: str) -> None:
 
 @pytest.mark.parametrize("leave", [lose, drain])
 @pytest.mark.parametrize("spare", [MemoryCluster.make_read_only, drain])
-def test_an_idle_writer_keeps_a_ledger_while_the_only_other_bookie_takes_no_writes(
-    leave: Callable[[MemoryCluster, str], Awaitable[None]], spare: Callable[[MemoryCluster, str], Awaitable[None]]
+@scenario(bookies=4, deadline_seconds=600)
+async def test_an_idle_writer_keeps_a_ledger_while_the_only_other_bookie_takes_no_writes(
+    cluster: MemoryCluster,
+    client: Client,
+    *,
+    leave: Callable[[MemoryCluster, str], Awaitable[None]],
+    spare: Callable[[MemoryCluster, str], Awaitable[None]],
 ) -> None:
-    @scenario(bookies=4, deadline_seconds=600)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written_ledger(client, 30)
-        await cluster.world.clock.sleep(3)  # it has nothing more to tell bookies
-        members = ledger.metadata.last_fragment.bookies
-        [other] = set(cluster.bookies) - set(members)
-        await spare(cluster, other)
-        await leave(cluster, members[0])
-        async with repair(cluster, QUICK) as service:
-            await eventually(lambda: service.replicator.totals.incomplete_ledgers > 0, cluster, 300)
-            assert (await metadata_of(cluster, ledger.id)).state is LedgerState.OPEN
-            assert f"ledger {ledger.id} stays open" in service.replicator.totals.last_error
-            cluster.add("bookie-4")
-            await cluster.register("bookie-4")
-            await until_replaced(cluster, ledger.id, members[0])
-        assert await read_all(client, ledger.id) == lines(30)
-
-    play()
+    ledger = await written_ledger(client, 30)
+    await cluster.world.clock.sleep(3)  # it has nothing more to tell bookies
+    members = ledger.metadata.last_fragment.bookies
+    [other] = set(cluster.bookies) - set(members)
+    await spare(cluster, other)
+    await leave(cluster, members[0])
+    async with repair(cluster, QUICK) as service:
+        await eventually(lambda: service.replicator.totals.incomplete_ledgers > 0, cluster, 300)
+        assert (await metadata_of(cluster, ledger.id)).state is LedgerState.OPEN
+        assert f"ledger {ledger.id} stays open" in service.replicator.totals.last_error
+        cluster.add("bookie-4")
+        await cluster.register("bookie-4")
+        await until_replaced(cluster, ledger.id, members[0])
+    assert await read_all(client, ledger.id) == lines(30)
 
 
 @scenario(deadline_seconds=600)
@@ -298,21 +300,20 @@ async def test_status_check_and_fsck_name_an_open_ledger_whose_copies_a_bookie_l
 
 
 @pytest.mark.parametrize("bookies", [1, 3])
-def test_check_and_fsck_name_what_bookies_know_to_be_damaged_of_an_open_ledger(bookies: int) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger_id = await abandoned(client)
-        damaged = (await metadata_of(cluster, ledger_id)).last_fragment.bookies[:bookies]
-        for name in damaged:
-            cluster.bookies[name].faults.inject(ledger_id, 4, EntryCorrupt)
-        check = CopyCheck(client.world.store, client.world.connections)
-        lacks = (await check.check_ledger(await metadata_of(cluster, ledger_id))).lacks
-        assert [lack.bookie_id for lack in lacks] == list(damaged)
-        assert all(lack.verdict == "damaged" and lack.first <= 4 <= lack.last for lack in lacks)
-        found = await findings_of(client)
-        assert [(each.how_bad, "--accept-loss" in each.remedy) for each in found] == [("bad", bookies == 3)] * bookies
-
-    play()
+@scenario(bookies=3)
+async def test_check_and_fsck_name_what_bookies_know_to_be_damaged_of_an_open_ledger(
+    cluster: MemoryCluster, client: Client, *, bookies: int
+) -> None:
+    ledger_id = await abandoned(client)
+    damaged = (await metadata_of(cluster, ledger_id)).last_fragment.bookies[:bookies]
+    for name in damaged:
+        cluster.bookies[name].faults.inject(ledger_id, 4, EntryCorrupt)
+    check = CopyCheck(client.world.store, client.world.connections)
+    lacks = (await check.check_ledger(await metadata_of(cluster, ledger_id))).lacks
+    assert [lack.bookie_id for lack in lacks] == list(damaged)
+    assert all(lack.verdict == "damaged" and lack.first <= 4 <= lack.last for lack in lacks)
+    found = await findings_of(client)
+    assert [(each.how_bad, "--accept-loss" in each.remedy) for each in found] == [("bad", bookies == 3)] * bookies
 
 
 @scenario(bookies=3)

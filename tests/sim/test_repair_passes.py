@@ -8,8 +8,9 @@ from tallybook.client.client import Client
 from tallybook.repair.tasks import PREFIX
 from tallybook.sim.cluster.faulty_metadata import MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, scenario
+from tallybook.sim.stage.scenario import eventually
 
+from ..simulated import scenario
 from .parts import closed, repair, written_ledger
 from .test_repair import QUICK, through, until_named_nowhere
 

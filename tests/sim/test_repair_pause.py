@@ -13,8 +13,9 @@ from tallybook.metadata.records.update import RecordUpdater
 from tallybook.repair.pause import PAUSED_RECORD, pause, paused_since, resume
 from tallybook.repair.service import AUDITOR_RECORD, RepairService, repair_status
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually
 
+from ..simulated import scenario
 from .parts import closed_id as closed
 from .parts import repair
 

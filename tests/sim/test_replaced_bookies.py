@@ -9,8 +9,9 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import RecoveryFailed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import lines, read_all
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tallybook.client.client import Client
 from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 DEFAULTS = ClientSettings()

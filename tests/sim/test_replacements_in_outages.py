@@ -14,8 +14,9 @@ from tallybook.metadata.memory import MemoryMembership
 from tallybook.metadata.store import BookieInfo
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
+from ..simulated import scenario
 from ..support.tail import MetadataOutage
 from .parts import written_ledger
 
@@ -59,24 +60,23 @@ async def test_a_writer_without_a_quorum_outlasts_a_short_outage_of_the_metadata
 
 
 @pytest.mark.parametrize("fate", ["deleted", "recovered"])
-def test_a_writer_without_a_replacement_learns_that_its_ledger_was_recovered(fate: str) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with cluster.client(QUICK) as writer:
-            ledger = await writer.create_ledger()
-            cluster.die(ledger.metadata.last_fragment.bookies[1])
-            await ledger.append_many(lines(10))
-            # What the dead one misses is on record by then, and nothing else has to be written.
-            await cluster.world.clock.sleep(5)
-            if fate == "deleted":
-                await client.delete_ledger(ledger.id)
-            else:
-                await cluster.edit(ledger.id, begin_recovery)
-            await eventually(lambda: ledger.ended, cluster, seconds=40)
-            with pytest.raises(NoSuchLedger if fate == "deleted" else LedgerFenced):
-                await ledger.append(b"late")
-
-    play()
+@scenario(bookies=3)
+async def test_a_writer_without_a_replacement_learns_that_its_ledger_was_recovered(
+    cluster: MemoryCluster, client: Client, *, fate: str
+) -> None:
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        cluster.die(ledger.metadata.last_fragment.bookies[1])
+        await ledger.append_many(lines(10))
+        # What the dead one misses is on record by then, and nothing else has to be written.
+        await cluster.world.clock.sleep(5)
+        if fate == "deleted":
+            await client.delete_ledger(ledger.id)
+        else:
+            await cluster.edit(ledger.id, begin_recovery)
+        await eventually(lambda: ledger.ended, cluster, seconds=40)
+        with pytest.raises(NoSuchLedger if fate == "deleted" else LedgerFenced):
+            await ledger.append(b"late")
 
 
 @scenario(bookies=3)

@@ -20,6 +20,8 @@ from tallybook.sim.oracle.oracle import InvariantBroken
 from tallybook.sim.oracle.restored_store import Restoration
 from tallybook.sim.run import Universe
 
+from .parts import checked_universe
+
 SEEDS = 3
 NOTICED_WITHIN = 40
 """Seeds within which each bug must be noticed."""
@@ -81,16 +83,8 @@ async def write(universe: Universe, rng: Rng, text: bytes, *, closes: float) -> 
 
 def run_scenario(seed: int) -> None:
     async def run(world: World) -> None:
-        universe = Universe(world, CALM)
-        try:
+        async with checked_universe(world, CALM) as universe:
             await restore(universe, world.rng.fork("restored"))
-            universe.oracle.raise_violations()
-        finally:
-            await universe.workload.close()
-            for node in universe.nodes.values():
-                if node.process is not None:
-                    node.process.kill()
-            universe.env.bury()
 
     run_seed(seed, run, deadline_seconds=3_000_000)
 

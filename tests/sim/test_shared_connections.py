@@ -28,10 +28,11 @@ from tallybook.sim.deterministic import SimNet, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import tiny_settings
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 from tallybook.wire.lanes import Lane
 
+from ..simulated import scenario
 from ..support.late_clock import LateClock
 from .parts import hold_commits, release_commits
 
@@ -312,24 +313,23 @@ async def test_a_replaced_bookie_that_answers_others_gets_a_detach_of_the_ledger
 
 
 @pytest.mark.parametrize("noticed", [False, True])
-def test_a_ledger_that_another_client_took_is_forgotten_with_its_close(noticed: bool) -> None:
-    @scenario(bookies=3)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with cluster.client(SMALL) as other:
-            ledger = await client.create_ledger()
-            await ledger.append(b"first")
-            await cluster.edit(ledger.id, begin_recovery)
-            if noticed:
-                await other.recover_ledger(ledger.id)
-                with pytest.raises(LedgerFenced):
-                    await ledger.append(b"late")
-                await cluster.edit(ledger.id, lambda metadata: replace(metadata, last_entry_id=7, length=99))
-            with forgotten_ledgers() as forgotten:
-                with pytest.raises(LedgerFenced):
-                    await ledger.close()
-                assert forgotten == {(name, ledger.id) for name in cluster.bookies}
-
-    play()
+@scenario(bookies=3)
+async def test_a_ledger_that_another_client_took_is_forgotten_with_its_close(
+    cluster: MemoryCluster, client: Client, *, noticed: bool
+) -> None:
+    async with cluster.client(SMALL) as other:
+        ledger = await client.create_ledger()
+        await ledger.append(b"first")
+        await cluster.edit(ledger.id, begin_recovery)
+        if noticed:
+            await other.recover_ledger(ledger.id)
+            with pytest.raises(LedgerFenced):
+                await ledger.append(b"late")
+            await cluster.edit(ledger.id, lambda metadata: replace(metadata, last_entry_id=7, length=99))
+        with forgotten_ledgers() as forgotten:
+            with pytest.raises(LedgerFenced):
+                await ledger.close()
+            assert forgotten == {(name, ledger.id) for name in cluster.bookies}
 
 
 @scenario(bookies=3)

@@ -11,9 +11,9 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import OutOfOrder, PositionMismatch, StreamClosed
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import Outgoing, StreamWriter
 
+from ..simulated import scenario
 from .parts import one_stream
 
 

@@ -17,7 +17,7 @@ from tallybook.metadata.ledger.model import DigestType
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import BucketLocation, OpenedArchive, TaskBucketLocation
@@ -26,6 +26,8 @@ from tallybook.spark.query.gaps import EntryGap
 from tallybook.spark.query.id_ranges import IdRanges
 from tallybook.spark.query.partitions import EntryPartition
 from tallybook.spark.query.snapshot import Snapshot
+
+from ..simulated import scenario
 
 URL = "memory:"
 
@@ -166,27 +168,26 @@ async def test_a_task_that_finds_the_archive_of_another_cluster_refuses(cluster:
 
 
 @pytest.mark.parametrize("manifest", [True, False])
-def test_a_ledger_that_no_object_has_any_more_is_lost_and_not_deleted(manifest: bool) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with archived(cluster, client) as (archive, keys):
-            if manifest:
-                await counted(archive, "here", keys)
-            planned = (await partitions(archive))[0]
-            token = Snapshot(planned.cluster_id, (LedgerEntryRange(0, 0, 4),))
-            await archive.store.delete(keys[0])
-            [gap] = await gaps(archive, planned)
-            assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 0, "lost")
-            place = BucketLocation(URL, archive, await read_catalog(archive.store, archive.workers))
-            options = ReadOptions(LocationOptions(None, URL, b"x"), snapshot=token, fail_on_data_loss=False)
-            _, _, [gap] = await resolve_snapshot(place, options)
-            assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 4, "lost")
-            with pytest.raises(ObjectDamaged if manifest else NoSuchLedger, match=r"ledger 0: .*object"):
-                await resolve_snapshot(
-                    place, ReadOptions(LocationOptions(None, URL), ledgers=IdRanges.of([0]), fail_on_data_loss=False)
-                )
-
-    play()
+@scenario()
+async def test_a_ledger_that_no_object_has_any_more_is_lost_and_not_deleted(
+    cluster: MemoryCluster, client: Client, *, manifest: bool
+) -> None:
+    async with archived(cluster, client) as (archive, keys):
+        if manifest:
+            await counted(archive, "here", keys)
+        planned = (await partitions(archive))[0]
+        token = Snapshot(planned.cluster_id, (LedgerEntryRange(0, 0, 4),))
+        await archive.store.delete(keys[0])
+        [gap] = await gaps(archive, planned)
+        assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 0, "lost")
+        place = BucketLocation(URL, archive, await read_catalog(archive.store, archive.workers))
+        options = ReadOptions(LocationOptions(None, URL, b"x"), snapshot=token, fail_on_data_loss=False)
+        _, _, [gap] = await resolve_snapshot(place, options)
+        assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 4, "lost")
+        with pytest.raises(ObjectDamaged if manifest else NoSuchLedger, match=r"ledger 0: .*object"):
+            await resolve_snapshot(
+                place, ReadOptions(LocationOptions(None, URL), ledgers=IdRanges.of([0]), fail_on_data_loss=False)
+            )
 
 
 @scenario()

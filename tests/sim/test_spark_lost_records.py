@@ -9,7 +9,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import ClusterLocation
 from tallybook.spark.options import LocationOptions, ReadOptions
@@ -26,6 +26,7 @@ from tallybook.stream.catalog.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing
 
+from ..simulated import scenario
 from ..support.streams import head_of
 from .test_spark_records import advanced, began_of, following, place_of
 
@@ -108,19 +109,18 @@ def lose(cluster: MemoryCluster, ledger_id: int, *entries: int) -> None:
 
 
 @pytest.mark.parametrize("most", [3, 5, 12])
-def test_a_query_of_bounded_micro_batches_that_starts_in_a_lost_segment_reports_the_loss_and_continues(most):
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        place = place_of(client)
-        async with StreamStore(client) as streams:
-            _, positions = await three_segments(streams, client)
-            for begin in ("sequence:13", positions[13]):
-                seen = await query(place, reading(begin, most))
-                assert seen.gaps == [(10, 19)]
-                assert seen.all == lines(10, 20)
-                assert max(map(len, seen.payloads)) <= most
-
-    play()
+@scenario()
+async def test_a_query_of_bounded_micro_batches_that_starts_in_a_lost_segment_reports_the_loss_and_continues(
+    cluster: MemoryCluster, client: Client, *, most
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        _, positions = await three_segments(streams, client)
+        for begin in ("sequence:13", positions[13]):
+            seen = await query(place, reading(begin, most))
+            assert seen.gaps == [(10, 19)]
+            assert seen.all == lines(10, 20)
+            assert max(map(len, seen.payloads)) <= most
 
 
 @scenario()

@@ -13,10 +13,11 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.transactions import EVERYTHING, View
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 from tallybook.spark.ledgers.planning import CONCURRENT_ENDS, END_SECONDS, resolve_snapshot
 from tallybook.spark.options import LocationOptions, ReadOptions
 from tallybook.spark.query.id_ranges import IdRanges
+
+from ..simulated import scenario
 
 ALL = ReadOptions(LocationOptions("x", None))
 

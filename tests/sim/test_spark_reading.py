@@ -29,7 +29,7 @@ from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
 from tallybook.sim.stage.archive import TINY, ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
 from tallybook.spark.ledgers.reading import EntryRows, read_partition
 from tallybook.spark.locations import LedgerBatches, LedgerLocation
@@ -38,6 +38,7 @@ from tallybook.spark.query.gaps import EntryGap
 from tallybook.spark.query.partitions import EntryPartition, planned_range_of
 from tallybook.spark.query.snapshot import Snapshot, TimeRange
 
+from ..simulated import scenario
 from .parts import closed_ledger, written_ledger
 
 SMALL_GROUPS = TINY.model_copy(update={"row_group_bytes": 256})

@@ -12,8 +12,9 @@ from tallybook.client.reader.machine import MAX_WAIT_SECONDS
 from tallybook.core.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, RequestTimeout
 from tallybook.core.settings import ClientSettings
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 WARM_UP = 16
@@ -141,29 +142,26 @@ async def test_c36_a_bad_copy_that_comes_first_does_not_win(cluster: MemoryClust
         ({0: "dead", 1: "dead", 2: "hang"}, BookieUnavailable),
     ],
 )
-def test_c36_when_all_fail_there_is_one_typed_error_and_each_was_asked_once(
-    faults: dict[int, str], verdict: type[Exception]
+@scenario()
+async def test_c36_when_all_fail_there_is_one_typed_error_and_each_was_asked_once(
+    cluster: MemoryCluster, client: Client, *, faults: dict[int, str], verdict: type[Exception]
 ) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        shelf = Shelf(cluster)
-        reader = await shelf.warmed_up(client, await shelf.fill(client))
-        for position, fault in faults.items():
-            bookie = cluster.bookies[shelf.names[position]]
-            if fault == "hang":
-                shelf.slow[bookie.bookie_id] = 1000.0
-            elif fault == "dead":
-                bookie.kill()
-            else:
-                bookie.faults.inject(reader.id, 7, {"corrupt": EntryCorrupt, "unknown": EntryUnknown}[fault])
-        began = shelf.clock.monotonic()
-        with pytest.raises(verdict) as refused:
-            await reader.read_entry(7)
-        assert type(refused.value) is verdict
-        assert shelf.clock.monotonic() - began < 5.1, "they were waited for together"
-        assert len(shelf.who) == len(set(shelf.who))
-
-    play()
+    shelf = Shelf(cluster)
+    reader = await shelf.warmed_up(client, await shelf.fill(client))
+    for position, fault in faults.items():
+        bookie = cluster.bookies[shelf.names[position]]
+        if fault == "hang":
+            shelf.slow[bookie.bookie_id] = 1000.0
+        elif fault == "dead":
+            bookie.kill()
+        else:
+            bookie.faults.inject(reader.id, 7, {"corrupt": EntryCorrupt, "unknown": EntryUnknown}[fault])
+    began = shelf.clock.monotonic()
+    with pytest.raises(verdict) as refused:
+        await reader.read_entry(7)
+    assert type(refused.value) is verdict
+    assert shelf.clock.monotonic() - began < 5.1, "they were waited for together"
+    assert len(shelf.who) == len(set(shelf.who))
 
 
 @scenario()

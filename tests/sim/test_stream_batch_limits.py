@@ -9,10 +9,11 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import EntryTooLarge, Outcome
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.stream import Outgoing, PendingRecord, StreamStore
 from tallybook.stream.records.compression import Compression
 
+from ..simulated import scenario
 from .parts import one_stream
 
 LIMIT = 400
@@ -69,28 +70,27 @@ async def test_the_first_burst_of_a_client_is_cut_to_what_its_bookies_take(
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_records_that_gathered_for_larger_bookies_are_cut_at_their_borders(compression: Compression) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        records = [
-            Outgoing(b"%d" % at + b"y" * 50, timestamp_ms=at, key=b"k%d" % at, dedup_id=b"i%d" % at, txid=at)
-            for at in range(40)
-        ]
-        async with StreamStore(client) as streams:
-            await streams.create("s", compression=compression.name.lower())
-            async with await streams.writer("s") as writer:
-                await writer.append(b"first")
-                await back_smaller(cluster, client)
-                positions = await writer.append_many(records)
-                assert await writer.append_many(records) == positions, "each is known by its id"
-                await writer.commit()
-            found = [record async for record in streams.reader("s", follow=False)][1:]
-            assert [(r.payload, r.timestamp_ms, r.key, r.dedup_id, r.txid) for r in found] == [*map(tuple, records)]
-            assert [record.position for record in found] == positions
-            assert [record.sequence for record in found] == [*range(1, 41)]
-        assert client.budget.taken_bytes == 0
-
-    play()
+@scenario()
+async def test_records_that_gathered_for_larger_bookies_are_cut_at_their_borders(
+    cluster: MemoryCluster, client: Client, *, compression: Compression
+) -> None:
+    records = [
+        Outgoing(b"%d" % at + b"y" * 50, timestamp_ms=at, key=b"k%d" % at, dedup_id=b"i%d" % at, txid=at)
+        for at in range(40)
+    ]
+    async with StreamStore(client) as streams:
+        await streams.create("s", compression=compression.name.lower())
+        async with await streams.writer("s") as writer:
+            await writer.append(b"first")
+            await back_smaller(cluster, client)
+            positions = await writer.append_many(records)
+            assert await writer.append_many(records) == positions, "each is known by its id"
+            await writer.commit()
+        found = [record async for record in streams.reader("s", follow=False)][1:]
+        assert [(r.payload, r.timestamp_ms, r.key, r.dedup_id, r.txid) for r in found] == [*map(tuple, records)]
+        assert [record.position for record in found] == positions
+        assert [record.sequence for record in found] == [*range(1, 41)]
+    assert client.budget.taken_bytes == 0
 
 
 @scenario()
@@ -189,22 +189,21 @@ async def test_of_many_records_of_which_one_is_refused_it_is_not_said_that_none_
 
 
 @pytest.mark.parametrize("how", ["flush", "close"])
-def test_an_unreported_refusal_is_reported_by_the_call_that_waits_for_all(how: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        limit_all(cluster)
-        async with one_stream(client) as streams:
-            writer = await streams.writer("s")
-            for payload in (b"before", LARGE, b"behind"):
-                writer.append_nowait(payload)
-            with pytest.raises(EntryTooLarge):
-                await (writer.flush() if how == "flush" else writer.close())
-            await writer.close()
-            assert [payload for payload, _ in await read(streams)] == [b"before", b"behind"]
-            info = await streams.info("s")
-            assert info.owner is None, "the stream is let go of all the same"
-
-    play()
+@scenario()
+async def test_an_unreported_refusal_is_reported_by_the_call_that_waits_for_all(
+    cluster: MemoryCluster, client: Client, *, how: str
+) -> None:
+    limit_all(cluster)
+    async with one_stream(client) as streams:
+        writer = await streams.writer("s")
+        for payload in (b"before", LARGE, b"behind"):
+            writer.append_nowait(payload)
+        with pytest.raises(EntryTooLarge):
+            await (writer.flush() if how == "flush" else writer.close())
+        await writer.close()
+        assert [payload for payload, _ in await read(streams)] == [b"before", b"behind"]
+        info = await streams.info("s")
+        assert info.owner is None, "the stream is let go of all the same"
 
 
 @scenario()

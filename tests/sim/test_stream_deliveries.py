@@ -20,7 +20,6 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.transactions import commit, last_committed, read_sink
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.catalog.delivery_record import (
     DELIVERIES,
@@ -32,6 +31,7 @@ from tallybook.stream.catalog.delivery_record import (
     staging,
 )
 
+from ..simulated import scenario
 from ..support.deliveries import DeliveryDriver, rows
 from .parts import delivering, one_stream
 

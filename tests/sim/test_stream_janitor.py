@@ -13,7 +13,7 @@ from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, M
 from tallybook.metadata.store import MetadataRecord as StoredRecord
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 from tallybook.stream import StreamStore, run_janitor
 from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.reader.reading import LONGEST_POLL_SECONDS
@@ -27,6 +27,7 @@ from tallybook.stream.retention.abandoned_writers import (
 from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
+from ..simulated import scenario
 from ..support.streams import fall_silent, kill
 from .parts import one_stream
 from .test_streams_on_one_seed import payloads, stores
@@ -109,32 +110,31 @@ async def test_a_writer_without_metadata_store_continues_and_is_ended_once_it_is
 
 
 @pytest.mark.parametrize("refusing", [1, 3])
-def test_a_janitor_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows_its_writer(refusing: int) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, _: Client) -> None:
-        async with stores(cluster, 2) as (keeper, killed):
-            await keeper.create("s", retention="300s", roll_after="10h")
-            writer = await killed.writer("s")
-            await writer.append_many(lines(10))
-            await writer.commit()
+@scenario()
+async def test_a_janitor_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows_its_writer(
+    cluster: MemoryCluster, *, refusing: int
+) -> None:
+    async with stores(cluster, 2) as (keeper, killed):
+        await keeper.create("s", retention="300s", roll_after="10h")
+        writer = await killed.writer("s")
+        await writer.append_many(lines(10))
+        await writer.commit()
 
-            async def refused(*_asked: Any) -> Any:
-                raise AccessDenied("writer may not keep")
+        async def refused(*_asked: Any) -> Any:
+            raise AccessDenied("writer may not keep")
 
-            for name in sorted(cluster.bookies)[:refusing]:
-                cluster.bookies[name].held = refused  # type: ignore[method-assign]
-            await fall_silent(killed)
-            if refusing < 3:
-                for _ in range(30):
-                    await cluster.world.clock.sleep(10)
-                    assert await keeper.keep() == 0
-                assert (await keeper.info("s")).owner, "its writer is only cut off from the metadata"
-            await kill(killed)
-            ended_s = await ended_after(cluster, keeper)
-            assert OPEN_GRACE_SECONDS < ended_s <= OPEN_GRACE_SECONDS + LEASE_SECONDS + 2 * WRITER_RETURN_SECONDS + 20
-            assert await payloads(keeper, "s") == lines(10)
-
-    play()
+        for name in sorted(cluster.bookies)[:refusing]:
+            cluster.bookies[name].held = refused  # type: ignore[method-assign]
+        await fall_silent(killed)
+        if refusing < 3:
+            for _ in range(30):
+                await cluster.world.clock.sleep(10)
+                assert await keeper.keep() == 0
+            assert (await keeper.info("s")).owner, "its writer is only cut off from the metadata"
+        await kill(killed)
+        ended_s = await ended_after(cluster, keeper)
+        assert OPEN_GRACE_SECONDS < ended_s <= OPEN_GRACE_SECONDS + LEASE_SECONDS + 2 * WRITER_RETURN_SECONDS + 20
+        assert await payloads(keeper, "s") == lines(10)
 
 
 async def ended_after(cluster: MemoryCluster, keeper: StreamStore) -> float:

@@ -10,7 +10,6 @@ from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.limits import MIB
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import Start, StreamStore, run_janitor
 from tallybook.stream.info import LagSweep
 from tallybook.stream.load import StreamLoad
@@ -18,6 +17,7 @@ from tallybook.stream.reader.tails import KEPT_BYTES
 from tallybook.stream.sessions import LEASE_SECONDS, RENEWALS
 from tallybook.stream.subscription import lag
 
+from ..simulated import scenario
 from .parts import one_stream
 
 

@@ -9,11 +9,12 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument, QuotaExceeded
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
 from tallybook.stream import PendingRecord, StreamStore, StreamWriter
 from tallybook.stream.catalog import head
 from tallybook.stream.writer.quota import REFRESH_SECONDS
 
+from ..simulated import scenario
 from .parts import one_stream
 from .test_streams_on_one_seed import payloads
 
@@ -31,32 +32,28 @@ async def append(streams: StreamStore, name: str, records: int) -> None:
 
 
 @pytest.mark.parametrize("head_segments", [200, 6], ids=["in the head", "in chapters"])
-def test_the_oldest_segments_are_deleted_beyond_the_retention_in_bytes(
-    head_segments: int, monkeypatch: pytest.MonkeyPatch
+@scenario()
+async def test_the_oldest_segments_are_deleted_beyond_the_retention_in_bytes(
+    cluster: MemoryCluster, client: Client, *, head_segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head, "MAX_SEGMENTS", head_segments)
     monkeypatch.setattr(head, "CHAPTER_SEGMENTS", head_segments * 2 // 3)
-
-    @scenario()
-    async def run(cluster: MemoryCluster, client: Client) -> None:
-        async with one_stream(client, roll_bytes=KIB, retention_bytes=8 * KIB) as streams:
-            async with await streams.writer("s") as writer:
-                for line in lines(400):
-                    await writer.append(line)
-            before = await streams.stored_bytes("s")
-            assert before > 16 * KIB
-            assert await streams.keep() == 0
-            left = await streams.stored_bytes("s")
-            assert 8 * KIB <= left < 11 * KIB, "as much as is wanted, and less than a segment more"
-            found = await payloads(streams, "s")
-            assert found == lines(len(found), 400 - len(found))
-            assert await streams.keep() == 0
-            assert await streams.stored_bytes("s") == left
-            await streams.set_policy("s", retention_bytes=None)
-            assert await streams.keep() == 0
-            assert await streams.stored_bytes("s") == left
-
-    run()
+    async with one_stream(client, roll_bytes=KIB, retention_bytes=8 * KIB) as streams:
+        async with await streams.writer("s") as writer:
+            for line in lines(400):
+                await writer.append(line)
+        before = await streams.stored_bytes("s")
+        assert before > 16 * KIB
+        assert await streams.keep() == 0
+        left = await streams.stored_bytes("s")
+        assert 8 * KIB <= left < 11 * KIB, "as much as is wanted, and less than a segment more"
+        found = await payloads(streams, "s")
+        assert found == lines(len(found), 400 - len(found))
+        assert await streams.keep() == 0
+        assert await streams.stored_bytes("s") == left
+        await streams.set_policy("s", retention_bytes=None)
+        assert await streams.keep() == 0
+        assert await streams.stored_bytes("s") == left
 
 
 @scenario()

@@ -8,10 +8,11 @@ from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 from tallybook.stream.restore.restore import RestoredRecord, restore_streams
 
+from ..simulated import scenario
 from .parts import offloader, one_stream
 from .test_streams_restored import SETTINGS
 
@@ -129,33 +130,32 @@ async def test_a_namespace_comes_back_only_where_a_stream_of_it_does(cluster: Me
 
 
 @pytest.mark.parametrize("copied", [True, False], ids=["copied", "not-copied"])
-def test_a_subscription_at_rest_comes_back_with_its_stream_unless_it_was_deleted_before(copied: bool) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
-            await written(streams, "s", subscription="billing")
-            await written(streams, "t", subscription="x")
-            [billing] = [each.cursor async for each in streams.subscriptions("s")]
-            async with await streams.subscribe("s", "deleted before"):
-                pass
+@scenario()
+async def test_a_subscription_at_rest_comes_back_with_its_stream_unless_it_was_deleted_before(
+    cluster: MemoryCluster, client: Client, *, copied: bool
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
+        await written(streams, "s", subscription="billing")
+        await written(streams, "t", subscription="x")
+        [billing] = [each.cursor async for each in streams.subscriptions("s")]
+        async with await streams.subscribe("s", "deleted before"):
+            pass
+        await offloader(stage, SETTINGS).run_pass()
+        await streams.unsubscribe("s", "deleted before")
+        await streams.unsubscribe("t", "x")
+        await offloader(stage, SETTINGS).run_pass()
+        await cluster.world.clock.sleep(1)
+        await lose(cluster, "stream-")
+        if copied:
             await offloader(stage, SETTINGS).run_pass()
-            await streams.unsubscribe("s", "deleted before")
-            await streams.unsubscribe("t", "x")
-            await offloader(stage, SETTINGS).run_pass()
-            await cluster.world.clock.sleep(1)
-            await lose(cluster, "stream-")
-            if copied:
-                await offloader(stage, SETTINGS).run_pass()
-            found = await rebuilt(stage, cluster)
-            assert [name async for name in streams.list()] == ["s", "t"]
-            assert await subscriptions(streams, "s") == ["billing"]
-            assert await subscriptions(streams, "t") == []
-            gone = [each.name for each in found if each.deleted]
-            assert [name.rpartition("/")[2] for name in gone] in (["deleted before", "x"], ["x", "deleted before"])
-            assert [each.cursor async for each in streams.subscriptions("s")] == [billing]
-            assert [each for each in await rebuilt(stage, cluster) if not (each.known or each.deleted)] == []
-
-    play()
+        found = await rebuilt(stage, cluster)
+        assert [name async for name in streams.list()] == ["s", "t"]
+        assert await subscriptions(streams, "s") == ["billing"]
+        assert await subscriptions(streams, "t") == []
+        gone = [each.name for each in found if each.deleted]
+        assert [name.rpartition("/")[2] for name in gone] in (["deleted before", "x"], ["x", "deleted before"])
+        assert [each.cursor async for each in streams.subscriptions("s")] == [billing]
+        assert [each for each in await rebuilt(stage, cluster) if not (each.known or each.deleted)] == []
 
 
 @scenario()

@@ -22,7 +22,7 @@ from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import SimClock
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 from tallybook.stream.catalog import head as heads
 from tallybook.stream.catalog.head import Head
@@ -30,6 +30,7 @@ from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.restore.later_segments import MAX_LISTED, with_later
 from tallybook.stream.restore.restore import ORDER, RestoredRecord, restore_streams
 
+from ..simulated import scenario
 from .parts import offloader, one_stream
 
 SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)
@@ -306,40 +307,39 @@ async def test_a_listing_of_ledgers_that_is_cut_off_restores_no_stream_without_i
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "written", "being written"])
-def test_a_segment_whose_object_comes_back_later_is_listed_in_a_stream_that_is_there_or_named(meanwhile: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with ArchiveStage(cluster, SETTINGS) as stage:
-            copy = await two_rounds(stage, client)
-            last = max([ledger_id async for ledger_id in client.list_ledgers()])
-            async with another(cluster) as fresh, fresh.client(SMALL, archive=stage.reader) as other:
-                with cold(stage, await objects_of(stage, last)):
-                    await entered(stage, fresh, copy)
-                async with StreamStore(other) as streams, AsyncExitStack() as stack:
-                    if meanwhile != "nothing":
-                        writer = await streams.writer("s")
-                        await writer.append(b"since")
-                        await (writer.commit() if meanwhile == "being written" else writer.close())
-                        stack.callback(writer.abandon)
-                    found = await entered(stage, fresh, copy)
-                    lost = [what for each in found for what in each.lost]
-                    if meanwhile == "nothing":
-                        assert lost == []
-                        assert [each.listed for each in found if each.listed] == [1]
-                    else:
-                        assert [f"(ledger {last})" in what for what in lost] == [True]
-                    again = await entered(stage, fresh, copy)
-                    assert not any(each.listed for each in again), "once more changes nothing"
-                    assert [what for each in again for what in each.lost] == lost
-                    wanted = lines(10) if meanwhile == "nothing" else [*lines(5), b"since"]
-                    assert [record.payload async for record in streams.reader("s", follow=False)] == wanted
-                    if meanwhile == "nothing":
-                        async with await streams.writer("s") as writer:
-                            await writer.append(b"after that")
-                        records = [record async for record in streams.reader("s", follow=False)]
-                        assert [record.sequence for record in records] == [*range(11)]
-
-    play()
+@scenario()
+async def test_a_segment_whose_object_comes_back_later_is_listed_in_a_stream_that_is_there_or_named(
+    cluster: MemoryCluster, client: Client, *, meanwhile: str
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        copy = await two_rounds(stage, client)
+        last = max([ledger_id async for ledger_id in client.list_ledgers()])
+        async with another(cluster) as fresh, fresh.client(SMALL, archive=stage.reader) as other:
+            with cold(stage, await objects_of(stage, last)):
+                await entered(stage, fresh, copy)
+            async with StreamStore(other) as streams, AsyncExitStack() as stack:
+                if meanwhile != "nothing":
+                    writer = await streams.writer("s")
+                    await writer.append(b"since")
+                    await (writer.commit() if meanwhile == "being written" else writer.close())
+                    stack.callback(writer.abandon)
+                found = await entered(stage, fresh, copy)
+                lost = [what for each in found for what in each.lost]
+                if meanwhile == "nothing":
+                    assert lost == []
+                    assert [each.listed for each in found if each.listed] == [1]
+                else:
+                    assert [f"(ledger {last})" in what for what in lost] == [True]
+                again = await entered(stage, fresh, copy)
+                assert not any(each.listed for each in again), "once more changes nothing"
+                assert [what for each in again for what in each.lost] == lost
+                wanted = lines(10) if meanwhile == "nothing" else [*lines(5), b"since"]
+                assert [record.payload async for record in streams.reader("s", follow=False)] == wanted
+                if meanwhile == "nothing":
+                    async with await streams.writer("s") as writer:
+                        await writer.append(b"after that")
+                    records = [record async for record in streams.reader("s", follow=False)]
+                    assert [record.sequence for record in records] == [*range(11)]
 
 
 @scenario()
@@ -433,43 +433,42 @@ async def test_the_bucket_of_another_cluster_is_taken_only_on_request(cluster: M
 
 
 @pytest.mark.parametrize("taken", ["name", "name and ids"])
-def test_a_stream_whose_name_another_one_has_by_now_comes_back_under_another_name_and_says_so(taken: str) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with ArchiveStage(cluster, SETTINGS) as stage:
-            async with StreamStore(client) as streams:
+@scenario()
+async def test_a_stream_whose_name_another_one_has_by_now_comes_back_under_another_name_and_says_so(
+    cluster: MemoryCluster, client: Client, *, taken: str
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        async with StreamStore(client) as streams:
+            await streams.create("sales")
+            async with await streams.writer("sales") as writer:
+                await writer.append_many(lines(5))
+        await offloader(stage, SETTINGS).run_pass()
+        async with another(cluster) as fresh:
+            fresh.client(SMALL)  # another seed for the next one
+            fresh.metadata.id_counter = 0 if taken == "name and ids" else 100
+            async with fresh.client(SMALL) as other, StreamStore(other) as streams:
                 await streams.create("sales")
                 async with await streams.writer("sales") as writer:
-                    await writer.append_many(lines(5))
-            await offloader(stage, SETTINGS).run_pass()
-            async with another(cluster) as fresh:
-                fresh.client(SMALL)  # another seed for the next one
-                fresh.metadata.id_counter = 0 if taken == "name and ids" else 100
-                async with fresh.client(SMALL) as other, StreamStore(other) as streams:
-                    await streams.create("sales")
-                    async with await streams.writer("sales") as writer:
-                        await writer.append(b"of the new one")
-                records = await restored(stage, fresh)
-                [beside] = [each.entered_as for each in records if each.entered_as is not None]
-                assert [beside in each.problem for each in records if each.problem] == [True]
-                assert any(each.lost for each in records) == (taken == "name and ids")
-                assert not [each for each in await restored(stage, fresh) if each.problem], "once more changes nothing"
-                async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
-                    assert [name async for name in streams.list()] == ["sales", beside]
-                    async with await streams.writer(beside) as writer:
-                        await writer.append(b"after that")
-                    await streams.rename(beside, "sales of before")
-                    reading = streams.reader("sales of before", follow=False)
-                    if taken == "name":
-                        assert [record.payload async for record in reading] == [*lines(5), b"after that"]
-                    else:
-                        with pytest.raises(StreamGap, match="record 0 to record 4 is lost"):
-                            await anext(reading)
-                    await streams.delete("sales of before")
-                    found = [record.payload async for record in streams.reader("sales", follow=False)]
-                    assert found == [b"of the new one"]
-
-    play()
+                    await writer.append(b"of the new one")
+            records = await restored(stage, fresh)
+            [beside] = [each.entered_as for each in records if each.entered_as is not None]
+            assert [beside in each.problem for each in records if each.problem] == [True]
+            assert any(each.lost for each in records) == (taken == "name and ids")
+            assert not [each for each in await restored(stage, fresh) if each.problem], "once more changes nothing"
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [name async for name in streams.list()] == ["sales", beside]
+                async with await streams.writer(beside) as writer:
+                    await writer.append(b"after that")
+                await streams.rename(beside, "sales of before")
+                reading = streams.reader("sales of before", follow=False)
+                if taken == "name":
+                    assert [record.payload async for record in reading] == [*lines(5), b"after that"]
+                else:
+                    with pytest.raises(StreamGap, match="record 0 to record 4 is lost"):
+                        await anext(reading)
+                await streams.delete("sales of before")
+                found = [record.payload async for record in streams.reader("sales", follow=False)]
+                assert found == [b"of the new one"]
 
 
 def head_of(next_segment: int = 3, *, ended: bool = False) -> Head:

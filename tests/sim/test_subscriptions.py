@@ -22,10 +22,11 @@ from tallybook.core.errors import (
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, Position, Start, StreamStore, SubscriptionReader
 from tallybook.stream.subscription import handle
 
+from ..simulated import scenario
 from ..support.streams import head_of
 
 
@@ -148,25 +149,23 @@ async def test_advancing_writes_no_metadata_and_its_ledgers_stay_few(cluster: Me
         assert {ledger_id async for ledger_id in client.list_ledgers()} == named, "none, when there is not"
 
 
-def test_a_cursor_ledger_is_given_up_for_another_one_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@scenario()
+async def test_a_cursor_ledger_is_given_up_for_another_one_after_some_time(
+    cluster: MemoryCluster, client: Client, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handle, "ADVANCES", 10)
-
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        async with written(client, 60) as (streams, positions):
-            reader = await streams.subscribe("s", "x")
-            for position in positions:
-                await reader.advance(position)
-            ledgers = {ledger_id async for ledger_id in client.list_ledgers()}
-            named = {segment.ledger_id for segment in (await head_of(streams)).segments}
-            assert len(ledgers - named) <= 2
-            assert await cursors(streams) == {"x": f"after {positions[-2]}"} or await cursors(streams) == {
-                "x": f"after {positions[-1]}"
-            }
-            await reader.close()
-            assert await cursors(streams) == {"x": f"after {positions[-1]}"}
-
-    play()
+    async with written(client, 60) as (streams, positions):
+        reader = await streams.subscribe("s", "x")
+        for position in positions:
+            await reader.advance(position)
+        ledgers = {ledger_id async for ledger_id in client.list_ledgers()}
+        named = {segment.ledger_id for segment in (await head_of(streams)).segments}
+        assert len(ledgers - named) <= 2
+        assert await cursors(streams) == {"x": f"after {positions[-2]}"} or await cursors(streams) == {
+            "x": f"after {positions[-1]}"
+        }
+        await reader.close()
+        assert await cursors(streams) == {"x": f"after {positions[-1]}"}
 
 
 @scenario(bookies=5)

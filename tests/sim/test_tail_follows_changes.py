@@ -19,8 +19,9 @@ from tallybook.metadata.ledger.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 
+from ..simulated import scenario
 from ..support.tail import BackgroundTail, MetadataOutage
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
@@ -105,62 +106,58 @@ async def test_a_new_fragment_shows_that_everything_before_it_is_confirmed(
 @pytest.mark.parametrize("deaf", [False, True], ids=["watched", "deaf"])
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
 @pytest.mark.parametrize("in_place", [False, True], ids=["appended", "in_place"])
-def test_c41_a_tail_whose_bookies_were_all_replaced_while_the_store_was_away_reaches_the_lac(
-    deaf: bool, dead: bool, in_place: bool
+@scenario(bookies=6)
+async def test_c41_a_tail_whose_bookies_were_all_replaced_while_the_store_was_away_reaches_the_lac(
+    cluster: MemoryCluster, client: Client, *, deaf: bool, dead: bool, in_place: bool
 ) -> None:
-    @scenario(bookies=6)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written(cluster, client)
-        tail = BackgroundTail(cluster, ledger.id, deaf=deaf)
-        await tail.until(lines(10))
-        await cluster.world.clock.sleep(1)
-        tail.outage.on = True
-        if in_place:
-            await ledger.hold(NEW, 0, 10, lac=9)
-            await ledger.consist_of(Fragment(0, NEW))
-        else:
-            await ledger.consist_of(Fragment(0, OLD), Fragment(10, NEW))
-        if dead:
-            ledger.kill(OLD)
-        await ledger.hold(NEW, 10, 10, lac=19)
-        await cluster.world.clock.sleep(90)
-        assert not tail.task.done()
-        assert tail.seen == lines(10)
-        tail.outage.on = False
-        # A tail that nothing tells of the change looks for itself every half minute.
-        await tail.until(lines(20), seconds=40 if deaf else 11)
-        await tail.stop()
-
-    play()
+    ledger = await written(cluster, client)
+    tail = BackgroundTail(cluster, ledger.id, deaf=deaf)
+    await tail.until(lines(10))
+    await cluster.world.clock.sleep(1)
+    tail.outage.on = True
+    if in_place:
+        await ledger.hold(NEW, 0, 10, lac=9)
+        await ledger.consist_of(Fragment(0, NEW))
+    else:
+        await ledger.consist_of(Fragment(0, OLD), Fragment(10, NEW))
+    if dead:
+        ledger.kill(OLD)
+    await ledger.hold(NEW, 10, 10, lac=19)
+    await cluster.world.clock.sleep(90)
+    assert not tail.task.done()
+    assert tail.seen == lines(10)
+    tail.outage.on = False
+    # A tail that nothing tells of the change looks for itself every half minute.
+    await tail.until(lines(20), seconds=40 if deaf else 11)
+    await tail.stop()
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["absent", "dead"])
-def test_c41_a_tail_that_cannot_read_what_it_knows_to_be_confirmed_waits_for_the_store(dead: bool) -> None:
-    @scenario(bookies=6)
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        ledger = await written(cluster, client)
-        tail = BackgroundTail(cluster, ledger.id)
-        await tail.until(lines(10))
-        tail.outage.on = True
-        # The old bookies report LAC 19, and are replaced before a reader got so far.
-        await ledger.hold(NEW, 10, 10, lac=19)
-        await ledger.hold(NEW, 0, 10, lac=19)
-        for name in OLD:
-            await cluster.bookies[name].write_lac(ledger.id, 19, b"")
-        await ledger.consist_of(Fragment(0, NEW))
-        await cluster.world.clock.sleep(0.1)
-        if dead:
-            ledger.kill(OLD)
-        await cluster.world.clock.sleep(60)
-        assert not tail.task.done()
-        assert tail.seen == lines(10)
-        # Its shortest pause is half of half a second.
-        assert tail.outage.reads <= 60 / 0.25 + 5, "it does not hammer the store"
-        tail.outage.on = False
-        await tail.until(lines(20), seconds=11)
-        await tail.stop()
-
-    play()
+@scenario(bookies=6)
+async def test_c41_a_tail_that_cannot_read_what_it_knows_to_be_confirmed_waits_for_the_store(
+    cluster: MemoryCluster, client: Client, *, dead: bool
+) -> None:
+    ledger = await written(cluster, client)
+    tail = BackgroundTail(cluster, ledger.id)
+    await tail.until(lines(10))
+    tail.outage.on = True
+    # The old bookies report LAC 19, and are replaced before a reader got so far.
+    await ledger.hold(NEW, 10, 10, lac=19)
+    await ledger.hold(NEW, 0, 10, lac=19)
+    for name in OLD:
+        await cluster.bookies[name].write_lac(ledger.id, 19, b"")
+    await ledger.consist_of(Fragment(0, NEW))
+    await cluster.world.clock.sleep(0.1)
+    if dead:
+        ledger.kill(OLD)
+    await cluster.world.clock.sleep(60)
+    assert not tail.task.done()
+    assert tail.seen == lines(10)
+    # Its shortest pause is half of half a second.
+    assert tail.outage.reads <= 60 / 0.25 + 5, "it does not hammer the store"
+    tail.outage.on = False
+    await tail.until(lines(20), seconds=11)
+    await tail.stop()
 
 
 @scenario(bookies=6)

@@ -14,9 +14,10 @@ from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieReadOnly, LedgerFenced
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
-from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 
@@ -53,27 +54,24 @@ async def fence(other: Client, ledger: LedgerWriter) -> None:
 
 
 @pytest.mark.parametrize("end", [abandon, close, fence])
-def test_a_writer_that_ends_while_a_member_is_connecting_stays_attached_nowhere(
-    end: Callable[[Client, LedgerWriter], Awaitable[None]],
+@scenario()
+async def test_a_writer_that_ends_while_a_member_is_connecting_stays_attached_nowhere(
+    cluster: MemoryCluster, client: Client, *, end: Callable[[Client, LedgerWriter], Awaitable[None]]
 ) -> None:
-    @scenario()
-    async def play(cluster: MemoryCluster, client: Client) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            async with cluster.client(SMALL) as writing:
-                connections = writing.world.connections
-                assert isinstance(connections, DirectConnections)
-                slow = Slow(connections, patch)
-                slow.bookie_id = sorted(cluster.bookies)[-1]
-                ledger = await writing.create_ledger()
-                assert slow.bookie_id in ledger.metadata.last_fragment.bookies
-                await ledger.append_many(lines(3))
-                assert slow.asked
-                await end(client, ledger)
-                slow.let_in.set()
-                await cluster.world.clock.sleep(WRITER_RETURN_SECONDS)
-                assert await writers(cluster, client, ledger.id) == [False] * 3
-
-    play()
+    with pytest.MonkeyPatch.context() as patch:
+        async with cluster.client(SMALL) as writing:
+            connections = writing.world.connections
+            assert isinstance(connections, DirectConnections)
+            slow = Slow(connections, patch)
+            slow.bookie_id = sorted(cluster.bookies)[-1]
+            ledger = await writing.create_ledger()
+            assert slow.bookie_id in ledger.metadata.last_fragment.bookies
+            await ledger.append_many(lines(3))
+            assert slow.asked
+            await end(client, ledger)
+            slow.let_in.set()
+            await cluster.world.clock.sleep(WRITER_RETURN_SECONDS)
+            assert await writers(cluster, client, ledger.id) == [False] * 3
 
 
 async def writers(cluster: MemoryCluster, client: Client, ledger_id: int) -> list[bool | None]:

@@ -13,8 +13,9 @@ from tallybook.metadata.store import WriteResult
 from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
+from ..simulated import scenario
 from .parts import written_ledger
 
 SLOW_SECONDS = 30.0

@@ -10,7 +10,9 @@ from tallybook.client.client import Client
 from tallybook.core.errors import NotEnoughBookies
 from tallybook.sim.deterministic import SimClock
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, scenario
+from tallybook.sim.stage.scenario import SMALL
+
+from ..simulated import scenario
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000
 

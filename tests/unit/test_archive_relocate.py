@@ -25,7 +25,9 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import lines
+
+from ..simulated import scenario
 
 
 @scenario()

@@ -120,17 +120,16 @@ class Counted:
 
 
 @pytest.mark.parametrize(("owner", "reads"), [("", 1), ("a third", MAX_READ)])
-def test_a_worker_reads_few_of_many_tasks_whether_one_is_free_or_none(owner, reads) -> None:
-    @with_two_boards
-    async def scenario(world, store, one, other) -> None:
-        await one.publish([Task((each,), why="lost bookie", owner=owner) for each in range(3 * MAX_READ)])
-        counted = Counted(store)
-        held = await TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE).claim()
-        assert (held is None) == bool(owner)
-        assert len(counted.read) == reads
-        assert counted.listed == 1 or owner
-
-    scenario()
+@with_two_boards
+async def test_a_worker_reads_few_of_many_tasks_whether_one_is_free_or_none(
+    world, store, one, other, *, owner, reads
+) -> None:
+    await one.publish([Task((each,), why="lost bookie", owner=owner) for each in range(3 * MAX_READ)])
+    counted = Counted(store)
+    held = await TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE).claim()
+    assert (held is None) == bool(owner)
+    assert len(counted.read) == reads
+    assert counted.listed == 1 or owner
 
 
 @with_two_boards

@@ -31,11 +31,11 @@ from tallybook.runtime.tracing import otel
 from tallybook.runtime.tracing.catalogue import TRACE_METRICS
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.runtime.tracing.port import NO_TRACER, begin, current_span, is_decided, part, under, whole
-from tallybook.sim.stage.scenario import scenario
 from tallybook.wire import messages as wire
 from tallybook.wire.batches import FrameCache, frame_batches
 from tallybook.wire.lanes import Lane
 
+from ..simulated import scenario
 from ..spans import SPAN_NAMES, SPANS
 from ..support.tracing import MemoryTracer
 from ..support.wire_bench import batch_of, bench, received, reply_on
@@ -190,7 +190,7 @@ def traced_client(cluster, tracer: MemoryTracer) -> Client:
 
 
 @scenario(bookies=3)
-async def test_a_batch_is_one_span_from_its_first_append_to_its_confirmation(cluster, other):
+async def test_a_batch_is_one_span_from_its_first_append_to_its_confirmation(cluster):
     tracer = MemoryTracer()
     client = traced_client(cluster, tracer)
     writer = await client.create_ledger()
@@ -208,7 +208,7 @@ async def test_a_batch_is_one_span_from_its_first_append_to_its_confirmation(clu
 
 
 @scenario(bookies=3)
-async def test_an_append_in_a_trace_of_the_program_has_its_batch_traced_or_linked(cluster, other):
+async def test_an_append_in_a_trace_of_the_program_has_its_batch_traced_or_linked(cluster):
     tracer = MemoryTracer()
     tracer.sampling = False
     client = traced_client(cluster, tracer)
@@ -228,31 +228,31 @@ async def test_an_append_in_a_trace_of_the_program_has_its_batch_traced_or_linke
 
 
 @scenario(bookies=3)
-async def test_what_a_writer_that_dies_had_in_flight_ends_with_the_error(cluster, other):
+async def test_what_a_writer_that_dies_had_in_flight_ends_with_the_error(cluster, client):
     tracer = MemoryTracer()
-    client = traced_client(cluster, tracer)
-    writer = await client.create_ledger()
+    traced = traced_client(cluster, tracer)
+    writer = await traced.create_ledger()
     await writer.append(b"entry")
-    await other.recover_ledger(writer.id)
+    await client.recover_ledger(writer.id)
     with pytest.raises(LedgerFenced):
         await writer.append(b"entry")
     assert [(span.ends, type(span.error)) for span in tracer.spans] == [(1, type(None)), (1, LedgerFenced)]
-    await client.close()
+    await traced.close()
 
 
 @scenario(bookies=3)
-async def test_each_read_is_a_span_and_each_piece_of_a_range(cluster, other):
+async def test_each_read_is_a_span_and_each_piece_of_a_range(cluster, client):
     tracer = MemoryTracer()
-    client = traced_client(cluster, tracer)
-    async with await other.create_ledger() as writer:
+    traced = traced_client(cluster, tracer)
+    async with await client.create_ledger() as writer:
         await asyncio.gather(*[writer.append(b"entry") for _ in range(5)])
-    reader = await client.open_ledger(writer.id)
+    reader = await traced.open_ledger(writer.id)
     await reader.read_entry(3)
     assert [entry.entry_id async for entry in reader.read(1, 4)] == [1, 2, 3, 4]
     assert [(span.name, span.attributes["first_entry_id"], span.ends) for span in tracer.spans] == [
         ("tallybook.read", 3, 1), ("tallybook.read", 1, 1),
     ]  # fmt: skip
-    await client.close()
+    await traced.close()
 
 
 # -- a gateway ------------------------------------------------------------------------------
