@@ -68,7 +68,7 @@ class RepairAct:
         await self._lose_disk(victim)
         # A new client: the old one would first have to find its connections to the bookie broken.
         async with Client(self._cluster.metadata) as client:
-            what = "it does not know which entries it had: it answers UNKNOWN, not ABSENT"
+            what = "the bookie has lost its disk and answers UNKNOWN, not ABSENT"
             between = await self._trace(client, ledger, entry_id, what)
             took, good = await self._repair(client, victim.bookie_id)
             after = await self._trace(client, ledger, entry_id, f"the copies are back, {took:.1f} s later")

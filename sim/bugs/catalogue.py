@@ -25,7 +25,7 @@ from tallybook.bookie.write.add_path import AddPath
 from tallybook.bookie.write.fencing import LedgerFencing
 from tallybook.bookie.write.pending_acks import PendingAcks
 from tallybook.client import client
-from tallybook.client.reader import entries
+from tallybook.client.reader import fetcher
 from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery import window as recovery_window
 from tallybook.client.recovery.machine import RecoveryMachine
@@ -527,7 +527,7 @@ BUGS: Final[dict[str, Bug]] = {
     "reader believes without a digest": Bug(
         "a reader does not verify digests",
         "I1 I8 I9",
-        [(entries, "verify_batch", _unverified)],
+        [(fetcher, "verify_batch", _unverified)],
     ),
     "another life taken for the same": Bug(
         "acks of a bookie still count after its directory was replaced",

@@ -223,8 +223,10 @@ async def test_the_diagnosis_shows_changes_between_two_polls(cluster, monkeypatc
     async with console(cluster.metadata) as ask:
         assert (await ask.get("overview"))["diagnosis"]["verdict"] is None
         told = await ask.get("diagnosis")
-    assert told["verdict"] in {cause.value for cause in Cause}, "who asks for it alone waits for one"
-    assert told["silent"] == {}
+        assert told["verdict"] in {cause.value for cause in Cause}, "who asks for it alone waits for one"
+        async with asyncio.timeout(60):
+            while told["silent"]:  # on a busy machine a bookie may take longer than a poll waits
+                told = await ask.get("diagnosis")
     assert {"bookie-1", "bookie-2", "bookie-3"} <= set(told["processes"])
     assert told["findings"][0]["evidence"][0]["told"]
     assert told["age_s"] < 10

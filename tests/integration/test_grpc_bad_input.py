@@ -138,7 +138,7 @@ async def test_a_peer_that_does_not_begin_with_a_hello_is_told_and_disconnected(
         call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
         await call.write(first)
         said = await soon(call.read())
-        with pytest.raises(Exception, match=r"hello|offset|end|bytes"):
+        with pytest.raises(ProtocolViolation, match=r"hello|offset|end|bytes|not a valid"):
             wire.decode_welcome(said)
         assert await call.read() is grpc.aio.EOF
 

@@ -27,8 +27,8 @@ def first_failure(fits: Callable[[RunConfiguration], bool]) -> str:
 def test_a_bookie_without_admission_limits_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Admission._ordinary_refusal
 
-    def refusal(door: Admission, size: int, dirty_ledgers: int, beside: bool) -> Any:
-        found = right(door, size, dirty_ledgers, beside)
+    def refusal(admission: Admission, *add: Any, **how: Any) -> Any:
+        found = right(admission, *add, **how)
         return None if found is not None and found.reason == "bytes in flight" else found
 
     monkeypatch.setattr(Admission, "_ordinary_refusal", refusal)
