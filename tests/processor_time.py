@@ -54,7 +54,7 @@ class ProcessorTimes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a test to its folder."""
-        folder = report.nodeid.rpartition("/")[0].split("::")[0]
+        folder = report.nodeid.split("::")[0].rpartition("/")[0]
         if report.when == "teardown":
             self._tests[folder] += 1
             self._seconds[folder] += dict(report.user_properties)[PROPERTY]
