@@ -19,7 +19,7 @@ from tallybook.runtime.transport import MessageStream
 Compose: TypeAlias = Callable[[], bytes | None]
 """Returns the next message, or ``None`` if there is nothing to send now."""
 
-_log = logger("runtime.outbox")
+_log = logger("wire.stream_sender")
 
 
 class StreamSender:
