@@ -115,7 +115,6 @@ blocking: $(STAMP) ## Generate the blocking handles from the asyncio classes
 .PHONY: docs
 docs: $(STAMP) ## Generate the pages that come from the code: command line, configuration, metrics, size
 	$(BIN)/python scripts/gen-docs
-	$(BIN)/python scripts/gen-cli-docs
 	$(BIN)/python scripts/gen-size
 
 .PHONY: api-docs
@@ -125,7 +124,6 @@ api-docs: $(STAMP) ## Make the reference of what programs import, from its docst
 .PHONY: docs-check
 docs-check: $(STAMP) ## Check that those pages agree with the code
 	$(BIN)/python scripts/gen-docs --check
-	$(BIN)/python scripts/gen-cli-docs --check
 	$(BIN)/python scripts/gen-dashboard --check
 	$(BIN)/python scripts/gen-size --check
 

@@ -1,7 +1,7 @@
 """Exit codes, and the error message of a failed command.
 
-The code tells a script which kind of error happened, and so whether a retry can help; docs/reference/cli.md has the
-table. With ``--json`` the message is an object on standard error.
+The code tells a script which kind of error happened, and so whether a retry can help; docs/reference/cli/README.md has
+the table. With ``--json`` the message is an object on standard error.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MEANINGS: Final = {
     Exit.BROKEN_PIPE: "the reader of the output has exited",
     Exit.TERMINATED: "ended by SIGTERM",
 }
-"""The meaning of each code, for the table in docs/reference/cli.md."""
+"""The meaning of each code, for the table in docs/reference/cli/README.md."""
 
 
 class Interrupted(Exception):

@@ -1,4 +1,4 @@
-"""All metric catalogues by the kind of process, for docs/reference/metrics.md and for tests of all metrics."""
+"""All metric catalogues by the kind of process, for docs/reference/metrics/ and for tests of all metrics."""
 
 from __future__ import annotations
 

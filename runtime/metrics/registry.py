@@ -1,8 +1,8 @@
 """The metrics registry of a process, which reads all values when it is scraped.
 
 A part keeps plain numbers, and declares how each is named, described and read (``part_metrics``). A hot path pays one
-addition for a counter. A scrape takes one or two milliseconds of the event loop (``rendering``). The page
-docs/reference/metrics.md is generated from the catalogues.
+addition for a counter. A scrape takes one or two milliseconds of the event loop (``rendering``). The pages in
+docs/reference/metrics/ are generated from the catalogues.
 """
 
 from __future__ import annotations

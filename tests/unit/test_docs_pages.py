@@ -1,0 +1,33 @@
+"""Pages of the docs are short and are listed, and a search over them finds the terms of the field."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
+MAX_LINES = 300
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+@each_page
+def test_a_page_is_short_enough_to_be_read_at_once(page: str) -> None:
+    assert PAGES[page].count("\n") < MAX_LINES, "split the page"
+
+
+def links_from(name: str) -> set[Path]:
+    """The files that a page points at."""
+    folder = (DOCS / name).parent
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", PAGES[name])
+    return {(folder / target).resolve() for target in targets}
+
+
+@each_page
+def test_a_page_is_in_the_list_of_all_pages(page: str) -> None:
+    path = DOCS / page
+    if page != "README.md" and not page.startswith("adr/"):
+        own_list = str(path.with_name("README.md").relative_to(DOCS))
+        listed = links_from("README.md") | (links_from(own_list) if own_list in PAGES else set())
+        assert path in listed
