@@ -57,7 +57,7 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> S
         loops.append(world.loop)
         return await run_scenario(world)
 
-    collecting = gc.isenabled()
+    collecting, set_aside = gc.isenabled(), gc.get_freeze_count() > 0
     gc.freeze()  # gc.collect() below need not scan older objects
     gc.disable()  # gc could finalize objects at a different step in another process
     try:
@@ -73,6 +73,7 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> S
         if collecting:
             gc.enable()
         gc.collect()
-        gc.unfreeze()
+        if not set_aside:  # else a caller has exempted its objects, and they stay so
+            gc.unfreeze()
     report.digest, report.seconds = loops[0].trace_digest(), loops[0].time()
     return report
