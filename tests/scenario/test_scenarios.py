@@ -190,7 +190,7 @@ class RecoveryPlay:
         batch = bytearray(self.batch(first, last, int(options(words).get("ledger", LEDGER))))
         if "damaged" in words:
             batch[-1] ^= 1
-        return self.machine.read(int(words[0]), first, bytes(batch))
+        return self.machine.read(int(words[0]), int(options(words).get("for", first)), bytes(batch))
 
     def do_nocopy(self, words: list[str]) -> list[recovery.RecoveryAction]:
         return self.machine.read_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))

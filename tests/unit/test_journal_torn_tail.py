@@ -42,16 +42,19 @@ def walk(*steps: tuple, facts: Superblock = FACTS) -> tuple:
 
 
 def test_consecutive_blocks_are_one_run_a_file() -> None:
-    found = walk(("block", "a", 4096, 101), ("block", "a", 8192, 102), ("block", "b", 4096, 103))
-    assert found.ranges == (BlockRange("a", 7, 4096, 12288, 101, 102), BlockRange("b", 7, 4096, 8192, 103, 103))
+    found = walk(
+        ("block", "b", 4096, 101), ("block", "b", 8192, 102), ("block", "a", 4096, 103), ("block", "a", 8192, 104)
+    )
+    assert found.ranges == (BlockRange("b", 7, 4096, 12288, 101, 102), BlockRange("a", 7, 4096, 12288, 103, 104))
     assert found.damage == ()
-    assert found.end == JournalMark(7, 103)
+    assert found.end == JournalMark(7, 104)
 
 
 def test_what_fails_with_nothing_behind_it_is_the_tail() -> None:
     for tail in ([("hole", "a", 8192)], [("torn", "a", 8192, 102)], [("torn", "a", 8192, 102), ("hole", "a", 12288)]):
         found = walk(("block", "a", 4096, 101), *tail)
         assert (found.damage, found.end) == ((), JournalMark(7, 101))
+    assert walk(("hole", "a", 4096)).damage == (), "nothing was written yet"
 
 
 def test_j16_what_fails_with_a_block_behind_it_is_damage() -> None:
@@ -81,16 +84,17 @@ def test_the_unused_end_of_a_segment_is_no_damage() -> None:
 
 
 def test_a_block_that_is_not_the_one_its_successor_followed_is_damage() -> None:
-    chain = Chain(FACTS)
-    chain.block("a", 4096, header(101), intact=True)
-    chain.block("a", 8192, header(102, previous_crc=999), intact=True)
-    assert chain.findings().damage == (JournalDamage(DamageKind.CHAIN, "a", 8192, 101, 101),)
+    for previous_crc in (1, 999):
+        chain = Chain(FACTS)
+        chain.block("a", 4096, header(101), intact=True)
+        chain.block("a", 8192, header(102, previous_crc=previous_crc), intact=True)
+        assert chain.findings().damage == (JournalDamage(DamageKind.CHAIN, "a", 8192, 101, 101),)
 
 
 def test_a_block_number_that_was_seen_before_is_not_followed() -> None:
-    found = walk(("block", "a", 4096, 101), ("block", "a", 8192, 102), ("block", "b", 4096, 101))
-    assert [run.path for run in found.ranges] == ["a"]
-    assert found.damage == ()
+    for seen in (101, 102):
+        found = walk(("block", "a", 4096, 101), ("block", "a", 8192, 102), ("block", "b", 4096, seen))
+        assert ([run.path for run in found.ranges], found.damage) == (["a"], ())
 
 
 def test_a_broken_segment_with_nothing_behind_it_may_have_held_any_number_of_blocks() -> None:
@@ -114,7 +118,7 @@ def test_what_a_broken_segment_held_is_known_when_a_later_block_turns_up() -> No
 def test_rot_among_trimmed_blocks_is_no_loss() -> None:
     facts = replace(FACTS, trim=JournalMark(7, 103))
     found = walk(
-        ("block", "a", 4096, 101), ("hole", "a", 8192), ("hole", "a", 12288), ("block", "b", 4096, 104), facts=facts
+        ("block", "a", 4096, 101), ("hole", "a", 8192), ("block", "b", 4096, 104), ("hole", "b", 8192), facts=facts
     )
     assert (found.damage, [run.first_block for run in found.ranges]) == ((), [104])
     found = walk(("hole", "a", 4096), ("block", "a", 8192, 103), ("hole", "a", 12288), facts=facts)
@@ -122,9 +126,9 @@ def test_rot_among_trimmed_blocks_is_no_loss() -> None:
 
 
 def test_when_the_trimmed_block_itself_is_gone_its_successors_are_unknown() -> None:
-    facts = replace(FACTS, trim=JournalMark(7, 103))
-    found = walk(("block", "a", 4096, 101), ("hole", "a", 8192), facts=facts)
-    assert found.damage == (JournalDamage(DamageKind.BLOCK, "a", 8192, 104, None),)
+    for trim, before in ((103, [("block", "a", 4096, 101)]), (101, [])):
+        found = walk(*before, ("hole", "a", 8192), facts=replace(FACTS, trim=JournalMark(7, trim)))
+        assert found.damage == (JournalDamage(DamageKind.BLOCK, "a", 8192, trim + 1, None),)
 
 
 def test_block_numbers_of_the_next_life_are_above_any_that_may_be_on_the_disk() -> None:
