@@ -25,9 +25,9 @@ from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 
 ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Any process": (*READY_METRICS.catalogue, *PROCESS_METRICS),
-    "Any process, of its HTTP port": HTTP_METRICS.catalogue,
-    "Any process, of refused requests": REFUSAL_METRICS.catalogue,
-    "Bookies and gateways, of their gRPC port": GRPC_METRICS.catalogue,
+    "HTTP port of any process": HTTP_METRICS.catalogue,
+    "Refused requests of any process": REFUSAL_METRICS.catalogue,
+    "gRPC port of bookies and gateways": GRPC_METRICS.catalogue,
     "Any process with security": SECURITY_METRICS.catalogue,
     "A bookie": (*BOOKIE_METRICS.catalogue, *service.METRICS.catalogue),
     "An offloader": OFFLOAD_METRICS.catalogue,
@@ -36,10 +36,8 @@ ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Streams, in a gateway": STREAM_METRICS.catalogue,
     "Subscriptions, in the gateway that leads the stream janitor": LAG_METRICS,
     "Clients: offloaders, repairs, gateways, consoles, your own": CLIENT_METRICS,
-    "Object stores, as offloaders ask them, and clients once they have read from the archive": (
-        ARCHIVE_METRICS.catalogue
-    ),
-    "Clients that have read from the archive": ARCHIVE_READER_METRICS.catalogue,
-    "Traces, where they are on: bookies and clients": TRACE_METRICS,
-    "The metadata store, as each of them and each bookie sees it": METADATA_METRICS.catalogue,
+    "Object stores, in offloaders and in clients that read from the archive": (ARCHIVE_METRICS.catalogue),
+    "Clients that read from the archive": ARCHIVE_READER_METRICS.catalogue,
+    "Traces, in bookies and clients": TRACE_METRICS,
+    "The metadata store, in any process": METADATA_METRICS.catalogue,
 }
