@@ -264,8 +264,7 @@ class Appends:
         """The byte budget of the client."""
         self.metadata = metadata
         """As of the last ensemble change."""
-        self.closing = False
-        """Set once no more appends are accepted."""
+        self._closing = False
         self._lifetime = lifetime
         self._submit = submit
         self._end = end
@@ -322,18 +321,22 @@ class Appends:
     def _too_large(self, size: int) -> str:
         return f"ledger {self._machine.ledger_id}: an entry of {size} bytes exceeds the limit of {self.max_entry_bytes}"
 
+    def refuse_new(self) -> None:
+        """Refuse new appends from now on: the handle is being closed."""
+        self._closing = True
+
     def refuse_after_end(self) -> None:
         """Check that the handle is not closed or failed.
 
         Raises:
             As ``append``.
         """
-        if self.closing or self._machine.error is not None:
+        if self._closing or self._machine.error is not None:
             raise self._refusal(Outcome.NOT_DONE)
 
     @property
     def _refusing(self) -> bool:
-        return self.closing or self._machine.error is not None
+        return self._closing or self._machine.error is not None
 
     def _refusal(self, outcome: Outcome) -> TallybookError:
         """The error for a new append: of the class that ended the handle, but with the given outcome."""

@@ -373,7 +373,7 @@ class LedgerWriter:
             return await self._close()
 
     async def _close(self) -> LedgerMetadata:
-        self._appends.closing = True
+        self._appends.refuse_new()
         await self._appends.finish()
         error = self._machine.error
         taken = isinstance(error, LedgerFenced | LedgerClosed) and error is not self._ended and not self._abandoned
@@ -413,7 +413,8 @@ class LedgerWriter:
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open until it is recovered."""
-        self._appends.closing = self._abandoned = True
+        self._abandoned = True
+        self._appends.refuse_new()
         self._driver.die(LedgerClosed(f"ledger {self.id}: the handle was abandoned"))
         self._driver.stop()
         self._lifetime.end(f"ledger {self.id}: the handle was abandoned")

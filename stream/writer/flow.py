@@ -131,8 +131,8 @@ class RecordFlow:
         self._awaited: dict[_ConfirmationWaiter, None] = {}
         self._refused: list[RecordGroup] = []
         """Refused groups whose error may not have been asked for."""
-        self.ends_at_refusal = False
-        """Whether a refused record ends the writer, so that no later record is written without it."""
+        self._ends_at_refusal = False
+        """Whether a refused record ends the writer."""
         self.next_sequence = marks.next_sequence
         """Number of the next record."""
         self.marks = marks
@@ -173,13 +173,25 @@ class RecordFlow:
         if txid is not None and txid < highest:
             raise OutOfOrder(f"transaction id {txid} comes after {highest}")
 
+    def end_at_refusal(self) -> None:
+        """End the writer at a refused record, so that no later one is written without it; ignore quotas."""
+        self._ends_at_refusal = True
+
+    def refuse_new(self, error: TallybookError) -> None:
+        """Refuse new records with this error: the writer closes."""
+        self.closing = error
+
+    def set_quota_error(self, error: QuotaExceeded | None) -> None:
+        """Refuse new records with this error while a quota is reached; ``None``: no longer."""
+        self.over_quota = error
+
     def check_quota(self) -> None:
         """Check that a new record may be appended.
 
         Raises:
             QuotaExceeded: a quota of stored bytes is reached.
         """
-        if self.over_quota is not None and not self.ends_at_refusal:
+        if self.over_quota is not None and not self._ends_at_refusal:
             raise self.over_quota.with_outcome(Outcome.NOT_DONE)
 
     def gather(
@@ -344,7 +356,7 @@ class RecordFlow:
             sometimes("stream: records are cut to what bookies take by now")
             reopen(group)
             self._full.extendleft(reversed(cut(group, self.max_entry_bytes)))
-        elif self.ends_at_refusal:
+        elif self._ends_at_refusal:
             self._full.appendleft(group)
             self.die(error)
         else:

@@ -88,7 +88,7 @@ class StreamWriter:
 
     def end_at_refusal(self) -> None:
         """End the writer if bookies refuse a record, so that no later one is written without it; ignore quotas."""
-        self._flow.ends_at_refusal = True
+        self._flow.end_at_refusal()
 
     def check_quota(self) -> None:
         """Raise ``QuotaExceeded`` if the stream or its namespace is full, also where ``end_at_refusal`` ignores it."""
@@ -410,7 +410,8 @@ class StreamWriter:
         """
         if self._flow.closing is not None and not self._ending:
             raise self._admission.refusal()
-        self._ending, self._flow.closing = True, StreamEnded(f"stream {self.name} is being sealed")
+        self._ending = True
+        self._flow.refuse_new(StreamEnded(f"stream {self.name} is being sealed"))
         await self._settled()
         if not self._end_marked and not self._closed:
             self._end_marked = True
@@ -437,7 +438,7 @@ class StreamWriter:
             await self.end_stream()
             return
         with self._lifetime.use():
-            self._flow.closing = StreamClosed(f"the writer of stream {self.name} is closed")
+            self._flow.refuse_new(StreamClosed(f"the writer of stream {self.name} is closed"))
             await self._finish()
 
     async def _finish(self) -> None:
@@ -463,10 +464,11 @@ class StreamWriter:
         """Release everything at once. The stream stays as it is; the next writer recovers it."""
         if self._closed:
             return
-        self._closed, self._flow.closing = True, StreamClosed(f"the writer of stream {self.name} was abandoned")
+        self._closed, error = True, StreamClosed(f"the writer of stream {self.name} was abandoned")
+        self._flow.refuse_new(error)
         self._window.clear()
         self._segments.abandon()
-        self._flow.die(self._flow.closing)
+        self._flow.die(error)
         self._lifetime.end(f"the writer of stream {self.name} was abandoned")
         # Release the ownership, so that other processes need not wait for this session to end.
         self._release_ownership()

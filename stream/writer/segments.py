@@ -163,13 +163,13 @@ class WriterSegments:
 
     def _check_quota(self) -> None:
         if not self._quota.limited:
-            self.flow.over_quota = None
+            self.flow.set_quota_error(None)
             return
         # With compression, it is not known how much the records that are not sent yet will take.
         unsent_bytes = self.flow.unsent_bytes if self._head.policy.compression == "none" else 0
         unsealed = [target for target in (self._current, *self._full) if target is not None]
         unsealed_bytes = sum(target.sent_bytes for target in unsealed) + unsent_bytes
-        self.flow.over_quota = self._quota.check(self._head, unsealed_bytes, self._all_sent_bytes + unsent_bytes)
+        self.flow.set_quota_error(self._quota.check(self._head, unsealed_bytes, self._all_sent_bytes + unsent_bytes))
 
     async def _refresh_quota(self) -> None:
         """Read head and quotas again: space was freed, or a quota was changed."""
