@@ -233,6 +233,7 @@ class Appends:
 
     def __init__(
         self,
+        *,
         machine: WriterMachine,
         metadata: LedgerMetadata,
         settings: ClientSettings,

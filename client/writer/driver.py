@@ -72,6 +72,7 @@ class WriterDriver:
 
     Args:
         machine: decides.
+        events: receives confirmations and the writer's end.
         common: services shared by the writers of a client.
         key: the ledger key for bookies.
         update: compare-and-set on the ledger's metadata, to record missed ranges.
@@ -81,8 +82,10 @@ class WriterDriver:
 
     def __init__(
         self,
+        *,
         machine: WriterMachine,
         metadata: LedgerMetadata,
+        events: WriterEvents,
         common: SharedWriterServices,
         replacements: ReplacementFinder,
         key: bytes,
@@ -94,6 +97,7 @@ class WriterDriver:
         limits: dict[str, int],
     ) -> None:
         self._machine = machine
+        self._events = events
         self._common = common
         self._attention = common.attention
         self._timer: WriterTimer | None = None
@@ -122,24 +126,16 @@ class WriterDriver:
             update,
             clock,
             perform=self.perform,
-            learned=self._learned,
+            learned=events.ensemble_changed,
             spawn=self._spawn,
             common=common,
         )
 
-    def start(self, events: WriterEvents) -> None:
-        """Start connecting to every bookie of the ensemble.
-
-        Args:
-            events: receives confirmations and the writer's end.
-        """
-        self._events = events
+    def start(self) -> None:
+        """Start connecting to every bookie of the ensemble."""
         for link in self._links:
             link.reconnect()
         self._let_visit()
-
-    def _learned(self, metadata: LedgerMetadata) -> None:
-        self._events.ensemble_changed(metadata)
 
     def submit(self, first: int, last: int, payload_bytes: int, batch: bytes) -> None:
         """Send a sealed batch to its write set."""

@@ -23,6 +23,7 @@ from tallybook.core.errors import (
     NoSuchLedger,
     OtherLedger,
     Outcome,
+    TallybookError,
     Unauthorized,
 )
 from tallybook.core.ids import NO_ENTRY
@@ -105,36 +106,41 @@ class LedgerWriter:
         )
         self._machine = machine
         spans: dict[int, Span] | None = None if context.tracer is NO_TRACER else {}
+        kind = Appends if spans is None else partial(TracedAppends, tracer=context.tracer, spans=spans)
+        self._appends = kind(
+            machine=machine,
+            metadata=metadata,
+            settings=settings,
+            clock=context.clock,
+            budget=context.budget,
+            digest_key=digest_key,
+            counters=context.counters,
+            soon=context.common.slices.soon,
+            lifetime=self._lifetime,
+            submit=self._submit,
+            end=self._die,
+        )
         self._driver = WriterDriver(
-            machine,
-            metadata,
-            context.common,
-            context.replacements,
-            key,
-            update,
-            context.clock,
-            context.tasks,
-            settings,
-            spans,
-            context.limits,
+            machine=machine,
+            metadata=metadata,
+            events=self._appends,
+            common=context.common,
+            replacements=context.replacements,
+            key=key,
+            update=update,
+            clock=context.clock,
+            tasks=context.tasks,
+            settings=settings,
+            spans=spans,
+            limits=context.limits,
         )
-        needed = (
-            machine,
-            metadata,
-            settings,
-            context.clock,
-            context.budget,
-            digest_key,
-            context.counters,
-            context.common.slices.soon,
-            self._lifetime,
-            self._driver.submit,
-            self._driver.die,
-        )
-        self._appends = (
-            Appends(*needed) if spans is None else TracedAppends(*needed, tracer=context.tracer, spans=spans)
-        )
-        self._driver.start(self._appends)
+        self._driver.start()
+
+    def _submit(self, first: int, last: int, payload_bytes: int, batch: bytes) -> None:
+        self._driver.submit(first, last, payload_bytes, batch)
+
+    def _die(self, error: TallybookError) -> None:
+        self._driver.die(error)
 
     @property
     def id(self) -> int:

@@ -22,10 +22,11 @@ class TracedAppends(Appends):
     Args:
         tracer: begins spans.
         spans: gets those of unconfirmed batches, by first entry, in order.
+        rest: arguments of ``Appends``.
     """
 
-    def __init__(self, *needed: Any, tracer: Tracer, spans: dict[int, Span]) -> None:
-        super().__init__(*needed)
+    def __init__(self, *, tracer: Tracer, spans: dict[int, Span], **rest: Any) -> None:
+        super().__init__(**rest)
         self._tracer = tracer
         self._spans = spans
         self._decided_until = -1
