@@ -6,6 +6,7 @@ A record passes ``admission``, ``flow``, ``pending`` and the ledger writer; ``se
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -95,10 +96,15 @@ class StreamWriter:
         if self._flow.over_quota is not None:
             raise self._flow.over_quota
 
-    def look(self) -> None:
+    def check_age(self) -> None:
         """Check the age of the segment; the store calls it periodically, for idle writers."""
         if not self.ended:
             self._segments.check_age()
+
+    def look(self) -> None:
+        """Deprecated name of ``check_age``, for one release."""
+        warnings.warn("look is now called check_age", DeprecationWarning, stacklevel=2)
+        self.check_age()
 
     # -- append ------------------------------------------------------------------------------------------------------
 
