@@ -25,7 +25,7 @@ from tallybook.core.errors import (
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataRecord, MetadataStore
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.concurrency.backoff import Backoff, with_drift
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
@@ -49,23 +49,26 @@ class StreamSession:
 
     Args:
         process: the name of this process, shown to others; by default, made from the session's.
+        load: counts failed renewals.
 
     Attributes:
         name: a uuid.
         process: the name of this process.
     """
 
-    def __init__(self, process: str, updater: RecordUpdater, clock: Clock, rng: Rng, tasks: Tasks) -> None:
+    def __init__(
+        self, process: str, updater: RecordUpdater, clock: Clock, rng: Rng, tasks: Tasks, load: StreamLoad
+    ) -> None:
         self.name = rng.uuid()
         self.process = process or self.name[:8]
         self._rng = rng
+        self._pauses = rng.fork("session renewals")
         self._updater = updater
         self._clock = clock
         self._tasks = tasks
         self._renewing: asyncio.Task[None] | None = None
         self._beats = 0
-        self.load = StreamLoad()
-        """Counts failed renewals."""
+        self._load = load
         self._began = asyncio.Lock()
 
     async def begin(self) -> None:
@@ -107,13 +110,14 @@ class StreamSession:
 
     async def _renew(self) -> None:
         while True:
-            await self._clock.sleep(LEASE_SECONDS / RENEWALS)
+            # With its drift, at most a third of the lease.
+            await self._clock.sleep(with_drift(self._pauses, LEASE_SECONDS / RENEWALS / 1.1))
             try:
                 await self._beat()
             except TallybookError as error:
                 if is_defect(error):
                     raise
-                self.load.failed_renewals += 1
+                self._load.failed_renewals += 1
                 # Other processes may take over meanwhile. Continue: the next renewal may succeed.
                 _log.warning("a session could not be renewed", error=error.message)
 

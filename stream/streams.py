@@ -80,15 +80,26 @@ class StreamStore:
         client: an open client; the caller closes it, after this store.
         namespace: the namespace of the names. Streams with the same name in two namespaces are independent.
         name: name of this process, shown to others as the owner of its streams.
+        ids: bounds the memory for deduplication ids of its writers; stores may share it.
+        load: counts the work of its writers and readers; stores may share it.
 
     Raises:
         InvalidArgument: invalid namespace or name.
     """
 
-    def __init__(self, client: Client, *, namespace: str = DEFAULT_NAMESPACE, name: str = "") -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        name: str = "",
+        ids: DedupMemory | None = None,
+        load: StreamLoad | None = None,
+    ) -> None:
         self.namespace = check_namespace(namespace)
         name = check_process_name(name)
         self._client = client
+        self._load = StreamLoad() if load is None else load
         world = client.world
         self._clock, self._rng, self._store = world.clock, world.rng, world.store
         updater = RecordUpdater(world.store, world.clock, world.rng)
@@ -101,17 +112,16 @@ class StreamStore:
         )
         self._seeker = Seeker(self._catalog, client)
         self._lags = LagMeter(world.store, self._catalog, self._subscriptions, self._seeker, client, self._clock)
-        tails = SharedTails(client, self._tasks, lambda: self._load)
+        tails = SharedTails(client, self._tasks, self._load)
         self._lifetime = Lifetime(
             "the store of streams", parent=client.lifetime, error=StreamClosed, on_end=self._abandon_all
         )
         self._context = context = StreamContext(
             self._catalog, client, self._seeker, tails, self._clock, self._tasks, self._lifetime
         )
-        self._session = StreamSession(name, updater, self._clock, self._rng, self._tasks)
-        self._load = self._session.load
+        self._session = StreamSession(name, updater, self._clock, self._rng, self._tasks, self._load)
         releases = OwnershipReleases(self._clock, self._rng, self._tasks, self._lifetime)
-        self._writers = StreamWriters(self._namespaces, context, self._session, releases)
+        self._writers = StreamWriters(self._namespaces, context, self._session, releases, self._load, ids)
         self._subscribed = SubscriptionReaders(self._subscriptions, context, self._session, releases)
 
     async def __aenter__(self) -> Self:
@@ -126,14 +136,6 @@ class StreamStore:
     def session(self) -> str:
         """The unique id of this store's session, as in ``StreamInfo.session``."""
         return self._session.name
-
-    def bound_ids(self, ids: DedupMemory) -> None:
-        """Bound the memory for deduplication ids of writers opened from now on; other stores may share ``ids``."""
-        self._writers.ids = ids
-
-    def count_in(self, load: StreamLoad) -> None:
-        """Count the work of writers and readers opened from now on in ``load``; other stores may share it."""
-        self._load = self._session.load = self._writers.load = load
 
     def stats(self) -> Mapping[str, MetricValue]:
         """Metric readings of its writers and readers, named as in ``load.STREAM_METRICS``."""
@@ -365,7 +367,7 @@ class StreamStore:
             StreamFenced: a newer writer has taken it meanwhile.
             NotEnoughBookies: no segment can be created.
             RecoveryFailed, BookieUnavailable, ...: the previous writer's segments cannot be recovered now; try again.
-            Busy: no memory now for the ids of its last records (see ``bound_ids``).
+            Busy: no memory now for the ids of its last records (see ``ids`` of the store).
             InvalidArgument: these ids exceed the whole memory limit.
             As ``info``.
         """

@@ -78,10 +78,7 @@ class StreamStores:
                 self._tasks.spawn(store_use.store.close(), name=f"close-{namespace}")
 
     def _new_store(self, namespace: str) -> StreamStore:
-        store = StreamStore(self._client, namespace=namespace, name=self._name)
-        store.bound_ids(self.ids)
-        store.count_in(self.load)
-        return store
+        return StreamStore(self._client, namespace=namespace, name=self._name, ids=self.ids, load=self.load)
 
     async def close(self) -> None:
         """Close all stores."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -138,10 +137,10 @@ class SharedTails:
 
     Args:
         tasks: runs the tails.
-        load: returns the counters for new tails.
+        load: counts tails, followers and kept bytes.
     """
 
-    def __init__(self, client: Client, tasks: Tasks, load: Callable[[], StreamLoad]) -> None:
+    def __init__(self, client: Client, tasks: Tasks, load: StreamLoad) -> None:
         self._client = client
         self._tasks = tasks
         self._load = load
@@ -151,7 +150,7 @@ class SharedTails:
         """Follow the tail of a ledger; a new tail starts after the last confirmed entry. Release it with ``leave``."""
         tail = self._tails.get(reader.id)
         if tail is None or tail.error is not None:
-            tail = SharedTail(reader, number, tag, reader.last_add_confirmed + 1, self._tasks, self._load())
+            tail = SharedTail(reader, number, tag, reader.last_add_confirmed + 1, self._tasks, self._load)
             self._tails[reader.id] = tail
         tail.joined(1)
         return tail

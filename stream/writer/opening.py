@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from tallybook.runtime.concurrency.backoff import with_drift
+
 from ..catalog.head import Head, Owner, release
+from ..load import StreamLoad
 from ..namespaces import Namespaces
 from ..reader.handle import StreamReader, reader_of
 from ..reader.reading import StreamContext
@@ -30,6 +33,8 @@ class StreamWriters:
 
     Args:
         context, session, releases: of the store.
+        load: counts their work.
+        ids: bounds their memory for deduplication ids; ``None``: no bound.
     """
 
     def __init__(
@@ -38,17 +43,18 @@ class StreamWriters:
         context: StreamContext,
         session: StreamSession,
         releases: OwnershipReleases,
+        load: StreamLoad,
+        ids: DedupMemory | None,
     ) -> None:
         self._namespaces = namespaces
         self._context = context
         self._catalog, self._client, self._tasks = context.catalog, context.client, context.tasks
         self._clock = context.clock
+        self._pauses = context.client.world.rng.fork("writer sweeps")
         self._session = session
         self._releases = releases
-        self.load = session.load
-        """Counts the work of writers opened from now on."""
-        self.ids: DedupMemory | None = None
-        """Bounds the memory for deduplication ids of writers opened from now on."""
+        self._load = load
+        self._ids = ids
         self._writers: Sequence[StreamWriter] = ()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -59,9 +65,9 @@ class StreamWriters:
             As ``StreamStore.writer``.
         """
         owner, free = await self._session.begun(), OwnershipWait(self._client.world, wait_s).is_free
-        if self.ids is not None:
+        if self._ids is not None:
             head = await self._catalog.read(stream_id)
-            await check_ids_fit(head, self.ids, partial(self._read_from, head))
+            await check_ids_fit(head, self._ids, partial(self._read_from, head))
         try:
             head = await take_over(
                 self._catalog, self._client, self._clock, stream_id, owner, free=free, accept_loss=accept_loss
@@ -76,9 +82,9 @@ class StreamWriters:
         self._releases.later(f"stream {stream_id}", change)
 
     async def _opened(self, head: Head, owner: Owner) -> StreamWriter:
-        window = await read_window(head, self.ids, partial(self._read_from, head))
+        window = await read_window(head, self._ids, partial(self._read_from, head))
         quota = WriterQuota(self._catalog, self._namespaces, self._clock)
-        segments = WriterSegments(self._catalog, self._client, head, owner, quota, self._clock, self._tasks, self.load)
+        segments = WriterSegments(self._catalog, self._client, head, owner, quota, self._clock, self._tasks, self._load)
         try:
             await segments.begin()
         except BaseException:
@@ -92,7 +98,7 @@ class StreamWriters:
             parent=self._context.lifetime,
         )
         self._writers = [*(other for other in self._writers if not other.ended), writer]
-        self.load.taken += 1
+        self._load.taken += 1
         if self._sweeping is None:
             self._sweeping = self._tasks.spawn(self._sweep(), name="sweep of writers")
         return writer
@@ -103,9 +109,9 @@ class StreamWriters:
     async def _sweep(self) -> None:
         """Sweep all writers in one task: segments reach their maximum age also without appends."""
         while True:
-            await self._clock.sleep(WRITER_SWEEP_SECONDS)
+            await self._clock.sleep(with_drift(self._pauses, WRITER_SWEEP_SECONDS))
             for writer in self._writers:
-                writer.look()
+                writer.check_age()
 
     def abandon(self) -> None:
         """Abandon all open writers."""

@@ -24,8 +24,7 @@ from .parts import one_stream
 @scenario()
 async def test_renewals_of_a_session_that_fail_are_counted(cluster: MemoryCluster, client: Client) -> None:
     load = StreamLoad()
-    async with StreamStore(client) as streams:
-        streams.count_in(load)
+    async with StreamStore(client, load=load) as streams:
         await streams.create("s")
         async with await streams.writer("s"):
             updater = streams._session._updater
@@ -67,8 +66,7 @@ async def test_memory_kept_of_open_segments_for_their_followers_is_reported(
     cluster: MemoryCluster, client: Client
 ) -> None:
     load = StreamLoad()
-    async with StreamStore(client) as streams:
-        streams.count_in(load)
+    async with StreamStore(client, load=load) as streams:
         await streams.create("s")
         async with await streams.writer("s") as writer:
             await writer.append(b"first")
@@ -92,8 +90,7 @@ async def test_records_of_an_open_segment_that_are_not_kept_are_not_reported_eit
     cluster: MemoryCluster, client: Client
 ) -> None:
     load = StreamLoad()
-    async with StreamStore(client) as streams:
-        streams.count_in(load)
+    async with StreamStore(client, load=load) as streams:
         await streams.create("s")
         async with await streams.writer("s") as writer:
             await writer.append(b"first")
