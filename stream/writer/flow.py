@@ -34,9 +34,8 @@ from tallybook.runtime.clock import Clock
 
 from ..load import StreamLoad
 from ..records.compression import Compression
-from ..records.envelope import MAX_RECORDS, EnvelopeKind, RecordColumns, StreamMarks, encode_mark, encode_records
+from ..records.envelope import MAX_RECORDS, EnvelopeKind, StreamMarks, encode_mark
 from .pending import PendingRecord, RecordGroup
-from .splitting import cut, reopen
 
 ENVELOPE_BYTES: Final = 64 * KIB
 """Size at which an envelope is full. A single record, or a set, may be larger."""
@@ -218,7 +217,7 @@ class RecordFlow:
         self.next_sequence += 1
         pending = group.add(payload, size, time, key, dedup_id, txid)
         if same:
-            group.whole = True
+            group.keep_together()
         if not self._scheduled:
             self._schedule()
         return pending
@@ -317,20 +316,7 @@ class RecordFlow:
         return group
 
     def _send(self, group: RecordGroup, target: SegmentTarget) -> None:
-        before = self._sent_marks
-        if group.payload and group.before != before:
-            # It was taken back, and an earlier group was refused meanwhile.
-            reopen(group)
-        if not group.payload:
-            group.before = before
-            if group.kind is EnvelopeKind.RECORDS:
-                group.payload = encode_records(group.columns, before, self._compression)
-                group.marks = group.columns.marks_after(before)
-            else:
-                group.payload = encode_mark(group.kind, before, group.columns.default_time)
-                group.marks = before
-            # From here on the encoded envelope is held instead of the columns.
-            group.columns = RecordColumns(group.columns.default_time)
+        group.encode(self._sent_marks, self._compression)
         try:
             pending = target.ledger.append_held(group.payload, group.held_bytes)
         except TallybookError as error:
@@ -343,19 +329,18 @@ class RecordFlow:
             else:
                 self.die(error)
             return
-        group.segment, group.entry = target.number, pending.entry_id
+        group.place(target.number, pending.entry_id)
         self._sent_marks = group.marks
         self._sent.append(group)
         target.sent_bytes += len(group.payload)
-        pending.group.on_complete(lambda ledger_group: self._settled(group, target, ledger_group))
+        pending.group.on_complete(lambda ledger_group: self._on_ledger_group_done(group, target, ledger_group))
         self._events.sent(target)
 
     def _does_not_fit(self, group: RecordGroup, error: EntryTooLarge) -> None:
         """Cut a group that is too large for the bookies into smaller envelopes, or refuse it if it cannot be cut."""
         if group.count > 1 and not group.whole:
             sometimes("stream: records are cut to what bookies take by now")
-            reopen(group)
-            self._full.extendleft(reversed(cut(group, self.max_entry_bytes)))
+            self._full.extendleft(reversed(group.split(self.max_entry_bytes)))
         elif self._ends_at_refusal:
             self._full.appendleft(group)
             self.die(error)
@@ -372,8 +357,7 @@ class RecordFlow:
             each.next_sequence -= max(0, min(group.count, each.next_sequence - number))
         self._closed_bytes -= group.held_bytes
         self._budget.give(group.held_bytes)
-        group.payload = b""
-        group.complete(
+        group.release(
             EntryTooLarge(
                 f"stream {self._tag}: {what} of {size} bytes exceeds the present entry limit of its bookies, "
                 f"{self.max_entry_bytes} bytes",
@@ -394,13 +378,13 @@ class RecordFlow:
         """
         unreported, self._refused = self._unreported(), []
         for group in unreported:
-            group.reported = True
+            group.report()
             if group.error is not None:
                 raise group.error.with_traceback(None)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def _settled(self, group: RecordGroup, target: SegmentTarget, ledger_group: SharedOutcome) -> None:
+    def _on_ledger_group_done(self, group: RecordGroup, target: SegmentTarget, ledger_group: SharedOutcome) -> None:
         if group.done or group.segment != target.number:
             return  # its segment has failed, and it was completed or sent again since
         if ledger_group.error is not None:
@@ -415,11 +399,9 @@ class RecordFlow:
         self.marks = group.marks
         if group.count:
             self.last_place = (group.segment, group.entry, group.count - 1)
-        # Only its place is still needed, by awaiters and by the deduplication window.
-        group.payload = b""
         self._closed_bytes -= group.held_bytes
         self._load.confirm_seconds.observe(self._clock.monotonic() - group.since)
-        group.complete()
+        group.release()
         self._moved.set()
 
     def _broken(self, error: TallybookError) -> None:
@@ -440,7 +422,7 @@ class RecordFlow:
         self._sent_marks = self.marks
         while self._sent:
             group = self._sent.pop()
-            group.segment = 0
+            group.take_back()
             if group.kind in {EnvelopeKind.RECORDS, EnvelopeKind.END_OF_STREAM}:
                 self._budget.exchange(0, group.held_bytes)
                 self._full.appendleft(group)
@@ -508,7 +490,7 @@ class RecordFlow:
         finally:
             del self._awaited[awaited]
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no record is pending. Bound the wait."""
         await self._until(lambda: self.idle, lambda: False)
 

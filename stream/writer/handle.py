@@ -377,7 +377,7 @@ class StreamWriter:
             EntryTooLarge: a record was refused whose outcome was not asked for; all others are durable.
             StreamFenced, ...: the writer has ended; each append has its own outcome.
         """
-        await self._settled()
+        await self._wait_until_idle()
         self._flow.raise_refusal()
 
     @while_open
@@ -418,7 +418,7 @@ class StreamWriter:
             raise self._admission.refusal()
         self._ending = True
         self._flow.refuse_new(StreamEnded(f"stream {self.name} is being sealed"))
-        await self._settled()
+        await self._wait_until_idle()
         if not self._end_marked and not self._closed:
             self._end_marked = True
             self._flow.mark(EnvelopeKind.END_OF_STREAM)
@@ -450,17 +450,17 @@ class StreamWriter:
     async def _finish(self) -> None:
         if self._closed:
             return
-        await self._settled()
+        await self._wait_until_idle()
         await self._segments.finish()
         self._closed = True
         self._window.clear()
         self._flow.die(StreamEnded(f"stream {self.name} is sealed") if self._ending else self._admission.refusal())
         self._flow.raise_refusal()
 
-    async def _settled(self) -> None:
+    async def _wait_until_idle(self) -> None:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._flow.settled()
+                await self._flow.wait_until_idle()
         except TimeoutError:
             raise RequestTimeout(f"stream {self.name}: appends are still pending") from None
         if self._flow.error is not None and not self._closed:

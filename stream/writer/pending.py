@@ -11,7 +11,18 @@ from tallybook.core.errors import Outcome, TallybookError
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 
 from ..position import Position
-from ..records.envelope import HEADER_BYTES, RECORD_OVERHEAD_BYTES, START, EnvelopeKind, RecordColumns, StreamMarks
+from ..records.compression import Compression
+from ..records.envelope import (
+    HEADER_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    START,
+    Envelope,
+    EnvelopeKind,
+    RecordColumns,
+    StreamMarks,
+    encode_mark,
+    encode_records,
+)
 
 ENVELOPE_OVERHEAD_BYTES: Final = HEADER_BYTES + BATCH_TABLE_ROW_BYTES
 """Size of an envelope in a batch besides its body."""
@@ -91,11 +102,79 @@ class RecordGroup(SharedOutcome):
         self.columns.add(payload, time, key, dedup_id, txid)
         return pending
 
-    def cut_into(self, borders: Sequence[int], pieces: Sequence[RecordGroup]) -> None:
-        """Move its records to other groups, which begin at these slots; awaiters follow them."""
+    def keep_together(self) -> None:
+        """Make its records a set, which must be in one entry."""
+        self.whole = True
+
+    def encode(self, before: StreamMarks, compression: Compression) -> None:
+        """Encode the envelope, unless it is encoded for these marks already.
+
+        Args:
+            before: the stream's marks before it.
+        """
+        if self.payload and self.before != before:
+            # It was taken back, and an earlier group was refused meanwhile.
+            self._decode()
+        if self.payload:
+            return
+        self.before = before
+        if self.kind is EnvelopeKind.RECORDS:
+            self.payload = encode_records(self.columns, before, compression)
+            self.marks = self.columns.marks_after(before)
+        else:
+            self.payload = encode_mark(self.kind, before, self.columns.default_time)
+            self.marks = before
+        # From here on the encoded envelope is held instead of the columns.
+        self.columns = RecordColumns(self.columns.default_time)
+
+    def _decode(self) -> None:
+        """Decode it, so that it can be split or renumbered."""
+        if self.payload and self.kind is EnvelopeKind.RECORDS:
+            self.columns = RecordColumns.of(Envelope(self.payload, 0, 0, self.tag))
+        self.payload = b""
+
+    def place(self, segment: int, entry: int) -> None:
+        """It was sent, and has this place."""
+        self.segment, self.entry = segment, entry
+
+    def take_back(self) -> None:
+        """Its segment has failed without it."""
+        self.segment = 0
+
+    def release(self, error: TallybookError | None = None) -> None:
+        """Complete, or fail, its records, and drop the envelope: awaiters and deduplication need only its place."""
+        self.payload = b""
+        self.complete(error)
+
+    def report(self) -> None:
+        """Its error is returned to a caller."""
+        self.reported = True
+
+    def split(self, max_bytes: int) -> list[RecordGroup]:
+        """Move its records to at least two groups with envelopes of at most ``max_bytes``, or one record each.
+
+        It was gathered for the entry limit at that time. When it is sent, the limit may be lower: a bookie with a lower
+        limit has come back, has joined the ensemble, or has only now reported its limit. It must have several records,
+        and not be a set. Awaiters follow the records.
+        """
+        self._decode()
+        sizes = self.columns.sizes()
+        borders = _borders(sizes, max_bytes - HEADER_BYTES)
+        if len(borders) == 1:
+            # By size it should have fit, but it was refused: halve it.
+            borders = [0, len(sizes) // 2]
+        pieces = []
+        for begin, end in zip(borders, [*borders[1:], len(sizes)], strict=True):
+            piece = RecordGroup(self.columns.default_time, self.tag, since=self.since)
+            piece.columns = self.columns.between(begin, end)
+            piece.count, total = end - begin, sum(sizes[begin:end])
+            piece.bytes += total + piece.count * RECORD_OVERHEAD_BYTES
+            piece.held_bytes = total + piece.count * COST_BYTES
+            pieces.append(piece)
         self._borders, self._pieces = borders, pieces
-        self.columns, self.payload = RecordColumns(self.columns.default_time), b""
+        self.columns = RecordColumns(self.columns.default_time)
         self.complete()
+        return pieces
 
     def home_of(self, slot: int) -> tuple[RecordGroup, int]:
         """The current group and slot of the record that had this slot."""
@@ -103,6 +182,17 @@ class RecordGroup(SharedOutcome):
             return self, slot
         at = bisect_right(self._borders, slot) - 1
         return self._pieces[at].home_of(slot - self._borders[at])
+
+
+def _borders(sizes: Sequence[int], space: int) -> list[int]:
+    """The index of the first record of each piece of a group."""
+    borders, used = [0], 0
+    for at, size in enumerate(sizes):
+        if at > borders[-1] and used + size + RECORD_OVERHEAD_BYTES > space:
+            borders.append(at)
+            used = 0
+        used += size + RECORD_OVERHEAD_BYTES
+    return borders
 
 
 class PendingRecord:
@@ -149,7 +239,7 @@ class PendingRecord:
         """
         group = self._home()
         if group.error is not None:
-            group.reported = True
+            group.report()
             raise group.error.with_traceback(None)
         return Position(group.segment, group.entry, self._slot, group.tag)
 
@@ -157,7 +247,8 @@ class PendingRecord:
 def settled_record(position: Position) -> PendingRecord:
     """A completed append of a record that was confirmed before."""
     group = RecordGroup(0, position.tag)
-    group.segment, group.entry, group.done = position.segment, position.entry, True
+    group.place(position.segment, position.entry)
+    group.complete()
     return PendingRecord(group, position.slot)
 
 
