@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Self
@@ -12,14 +13,14 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.blocking.handle import BlockingHandle
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
-from .. import client as asyncio_client
 from ..budget import SharedByteBudget
+from ..client import Client as AsyncioClient
 from ..ports import ClientWorld
 from ..reader import handle
 from .thread_handoff import AppendHandOff, append_handoff
 
 
-class _Engine(asyncio_client.Client):
+class _Engine(AsyncioClient):
     """The asyncio client with a budget that other threads may use."""
 
     budget_type = SharedByteBudget
@@ -42,7 +43,7 @@ class ClientBase(BlockingHandle):
     def __init__(self, cluster: str | ClientWorld, settings: ClientSettings | None = None) -> None:
         self._engine = _Engine(cluster, settings)
         self._opened: tuple[LoopThread, AppendHandOff] | None = None
-        self._carried: list[Callable[[], Coroutine[Any, Any, object]]] = []
+        self._close_callbacks: list[Callable[[], Coroutine[Any, Any, object]]] = []
 
     def __enter__(self) -> Self:
         if self._opened is not None:
@@ -70,7 +71,7 @@ class ClientBase(BlockingHandle):
     def _hand_over(self) -> AppendHandOff:
         return self._running[1]
 
-    def standing(self) -> tuple[asyncio_client.Client, AppendHandOff]:
+    def asyncio_client(self) -> tuple[AsyncioClient, AppendHandOff]:
         """The asyncio client and the append hand-off to its loop, for libraries built on the client.
 
         Raises:
@@ -80,14 +81,29 @@ class ClientBase(BlockingHandle):
         loop.check_open()
         return self._engine, appends
 
-    def carry(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def add_close_callback(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Register ``end``, which the client runs on the loop before it closes."""
-        self._carried.append(end)
+        self._close_callbacks.append(end)
+
+    def remove_close_callback(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Unregister ``end``; a no-op if it is not registered."""
+        if end in self._close_callbacks:
+            self._close_callbacks.remove(end)
+
+    def standing(self) -> tuple[AsyncioClient, AppendHandOff]:
+        """Deprecated name of ``asyncio_client``, for one release."""
+        warnings.warn("standing is now called asyncio_client", DeprecationWarning, stacklevel=2)
+        return self.asyncio_client()
+
+    def carry(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Deprecated name of ``add_close_callback``, for one release."""
+        warnings.warn("carry is now called add_close_callback", DeprecationWarning, stacklevel=2)
+        self.add_close_callback(end)
 
     def put_down(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Unregister ``end``; a no-op if it is not registered."""
-        if end in self._carried:
-            self._carried.remove(end)
+        """Deprecated name of ``remove_close_callback``, for one release."""
+        warnings.warn("put_down is now called remove_close_callback", DeprecationWarning, stacklevel=2)
+        self.remove_close_callback(end)
 
     def _close(self) -> None:
         """Close connections and stop background work. Open ledgers stay open until they are recovered.
@@ -107,7 +123,7 @@ class ClientBase(BlockingHandle):
                 # Last, after the writers have ended, so that appends handed over before fail with their error.
                 stack.callback(appends.close)
                 stack.push_async_callback(self._engine.close)
-                for end in self._carried:
+                for end in self._close_callbacks:
                     stack.push_async_callback(end)
 
         loop.close(last)

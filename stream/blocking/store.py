@@ -35,14 +35,14 @@ class StreamStoreBase(BlockingHandle):
     """
 
     def __init__(self, client: Client, *, namespace: str = DEFAULT_NAMESPACE, name: str = "") -> None:
-        of_loop, self._appends = client.standing()
+        of_loop, self._appends = client.asyncio_client()
         super().__init__(self._appends.loop)
         self._client = client
         self._closed = Halt()
         """Halts all readers."""
         self._engine = self._loop.call(asyncio_streams.StreamStore, of_loop, namespace=namespace, name=name)
         self.namespace = self._engine.namespace
-        client.carry(self._end)
+        client.add_close_callback(self._end)
 
     def _close(self) -> None:
         """End background work, and abandon open writers; their streams stay as they are.
@@ -55,7 +55,7 @@ class StreamStoreBase(BlockingHandle):
         """
         if not self._loop.closed:
             self._appends.run(self._end)
-            self._client.put_down(self._end)
+            self._client.remove_close_callback(self._end)
 
     async def _end(self) -> None:
         self._closed.call(StreamClosed("the store of streams was closed meanwhile"))

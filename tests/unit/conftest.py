@@ -61,7 +61,7 @@ def stage() -> Iterator[Stage]:
         client._loop.run(stage.cluster.start())
         yield stage
         if not client._loop.closed:
-            for end in reversed(client._carried):
+            for end in reversed(client._close_callbacks):
                 client._loop.run(end())
             client._loop.run(client._engine.close())
             client._loop.run(stage.cluster.stop())

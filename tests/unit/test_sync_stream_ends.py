@@ -129,9 +129,9 @@ def test_a_store_that_is_closed_is_forgotten_by_its_client(stage: Any) -> None:
     for _ in range(3):
         with StreamStore(stage.client):
             pass
-    assert stage.client._carried == []
+    assert stage.client._close_callbacks == []
     with pytest.raises(InvalidArgument):
         StreamStore(stage.client, namespace="not/one")
-    assert stage.client._carried == []
+    assert stage.client._close_callbacks == []
     with pytest.raises(InvalidArgument, match="not open"):
         StreamStore(Client(stage.cluster.client()._cluster))

@@ -51,7 +51,14 @@ FOR_THE_LOOP = {
 SHARED_BY_STORES = {"ids", "load"}
 # What only threads need: for what is built upon the blocking client.
 FOR_THREADS = {
-    sync.Client: {"carry", "put_down", "standing"},
+    sync.Client: {
+        "add_close_callback",
+        "asyncio_client",
+        "carry",
+        "put_down",
+        "remove_close_callback",
+        "standing",
+    },
 }
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gen-blocking"
 ITERATING = {
@@ -130,6 +137,21 @@ def test_the_former_name_of_check_age_still_works_and_warns():
     with pytest.warns(DeprecationWarning, match="check_age"):
         stream.StreamWriter.look(SimpleNamespace(check_age=lambda: checks.append("checked")))
     assert checks == ["checked"]
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "arguments"),
+    [
+        ("standing", "asyncio_client", ()),
+        ("carry", "add_close_callback", ("end",)),
+        ("put_down", "remove_close_callback", ("end",)),
+    ],
+)
+def test_the_former_names_of_a_blocking_client_still_work_and_warn(former, now, arguments):
+    calls = []
+    with pytest.warns(DeprecationWarning, match=now):
+        getattr(sync.Client, former)(SimpleNamespace(**{now: lambda *given: calls.append(given)}), *arguments)
+    assert calls == [arguments]
 
 
 def test_the_former_name_of_run_janitor_still_works_and_warns():
