@@ -61,7 +61,7 @@ class Inventory:
         self._rows = rows
         self._commits = commits
         self._visits = visits
-        self._proven = verified
+        self._verified = verified
 
     async def ranges(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
         """See ``LedgerStore.held``.
@@ -89,7 +89,7 @@ class Inventory:
             doubted = ledger.doubted
         ranges = _joined(each for each in found if each.first <= looked_up_to)
         if doubted:
-            ranges = self._proven.of(ranges, ledger_id)
+            ranges = self._verified.of(ranges, ledger_id)
         if len(ranges) > MAX_RANGES:
             ranges = ranges[:MAX_RANGES]
             looked_up_to = min(looked_up_to, ranges[-1].last)

@@ -38,7 +38,7 @@ class RepairAdds:
         self._overlap_trim = overlap_trim
         self._stored = stored
         self._visits = visits
-        self._proven = verified
+        self._verified = verified
 
     async def check(self, header: BatchHeader) -> None:
         """Check that no writer can change the entries of the batch any more.
@@ -52,7 +52,7 @@ class RepairAdds:
     def note_held(self, ledger: Ledger, header: BatchHeader, identity: bytes) -> None:
         """Note that the held batch is of the ledger whose identity the repair has stated."""
         if ledger.doubted and identity:
-            self._proven.note(header.ledger_id, identity, header.first_entry_id, header.last_entry_id)
+            self._verified.note(header.ledger_id, identity, header.first_entry_id, header.last_entry_id)
 
     async def stored_overlap(self, header: BatchHeader) -> list[Buffer | None]:
         """The copies on the disk that overlap the batch; ``None`` for a copy that the batch may replace.

@@ -145,10 +145,10 @@ class AddStream:
         cost_bytes = add_cost_bytes(len(batch))
         add = _Add(ids, Attach(ids[0], key, deferred, identity), b"", cost_bytes, on_answer, self)
         if self._ended:
-            self._tell(add, _lost(ids))
+            self._answer(add, _lost(ids))
             return add
         if self._queue and not self._window.may_wait(self._unanswered_bytes + self._waiting_bytes, cost_bytes):
-            self._tell(add, self._refusal(ids))
+            self._answer(add, self._refusal(ids))
             return add
         add.frame = self._frames.frame(batch)
         above = current_span()
@@ -208,7 +208,7 @@ class AddStream:
             add.frame = b""
             if add.span is not None:
                 add.span.end(BookieUnavailable.__name__)
-            self._tell(add, _lost(add.ids))
+            self._answer(add, _lost(add.ids))
 
     async def close(self) -> None:
         """Release the stream, after ``end``."""
@@ -248,9 +248,9 @@ class AddStream:
             self._waiting_bytes -= add.cost_bytes
             if add.span is not None:
                 add.span.end(Busy.__name__)
-            self._tell(add, self._refusal(add.ids))
+            self._answer(add, self._refusal(add.ids))
 
-    def _tell(self, add: _Add, answer: AddAnswer) -> None:
+    def _answer(self, add: _Add, answer: AddAnswer) -> None:
         """Answer a batch locally. Sliced over loop iterations: thousands may be answered at once."""
         self._slices.soon(partial(add.on_answer, answer))
 

@@ -114,7 +114,7 @@ class LacSender:
                 if self._ended:
                     self._lost(later)
                 elif later:
-                    sometimes("client: a LAC is told again, after a pause")
+                    sometimes("client: a LAC is sent again, after a pause")
                     self._later.update({each.lac.ledger_id: each for each in later})
                     asked_s = min(max(each.retry_after_ms for each in refused) / 1000, LONGEST_PAUSE_SECONDS)
                     await self._clock.sleep(max(pauses.next_s(), lengthened(self._rng, asked_s)))

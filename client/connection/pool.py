@@ -129,7 +129,7 @@ class BookieConnections:
         except TallybookError as error:
             pause_seconds = jittered(self._rng, self._settings.reconnect_ms / 1000)
             self._failed[bookie_id] = _FailedAttempt(error, self._clock.monotonic() + pause_seconds)
-            self._tell(bookie_id, error)
+            self._log_refusal(bookie_id, error)
             raise
         finally:
             del self._opening[bookie_id]
@@ -138,8 +138,8 @@ class BookieConnections:
         self._open[bookie_id] = connection
         return connection
 
-    def _tell(self, bookie_id: str, error: TallybookError) -> None:
-        """Log, rate-limited, that a bookie refuses this client: an operator has to act."""
+    def _log_refusal(self, bookie_id: str, error: TallybookError) -> None:
+        """Log, rate-limited, if a bookie refuses this client: an operator has to act."""
         if is_refusal(error):
             suppressed = self._refusals.due(self._clock.monotonic(), bookie_id)
             if suppressed is not None:

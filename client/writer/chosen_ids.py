@@ -47,7 +47,7 @@ class ChosenIdsWriter:
         self._appends = appends
         self._next = 0
         self._early: dict[int, _OutOfOrderEntry] = {}
-        self._in_hand: set[int] = set()
+        self._awaiting_budget: set[int] = set()
         """Ids of entries that wait for budget."""
         appends.when_ended(self._ended)
 
@@ -82,7 +82,7 @@ class ChosenIdsWriter:
         early_bytes = size if entry_id > self._next else 0
         if early_bytes and not self._appends.budget.count_early(size):
             raise Busy(f"ledger {self._ledger.id}: too many entries wait for entry {self._next}", retry_after_ms=1)
-        self._in_hand.add(entry_id)
+        self._awaiting_budget.add(entry_id)
         # Counted before the budget is taken, so that concurrent calls cannot take all of it.
         try:
             await self._appends.take_budget(size)
@@ -90,8 +90,8 @@ class ChosenIdsWriter:
             self._appends.budget.discount_early(early_bytes)
             raise
         finally:
-            self._in_hand.discard(entry_id)
-        pending = self._given(entry_id, payload if isinstance(payload, bytes) else bytes(payload), size, early_bytes)
+            self._awaiting_budget.discard(entry_id)
+        pending = self._add(entry_id, payload if isinstance(payload, bytes) else bytes(payload), size, early_bytes)
         if isinstance(pending, PendingAppend):
             return await pending
         # Shielded: cancelling this caller must not cancel the shared future.
@@ -99,10 +99,10 @@ class ChosenIdsWriter:
 
     def _check_new(self, entry_id: int) -> None:
         check_new_entry_id(entry_id)
-        if entry_id < self._next or entry_id in self._early or entry_id in self._in_hand:
+        if entry_id < self._next or entry_id in self._early or entry_id in self._awaiting_budget:
             raise InvalidArgument(f"ledger {self._ledger.id}: entry id {entry_id} was used before")
 
-    def _given(
+    def _add(
         self, entry_id: int, payload: bytes, size: int, early_bytes: int
     ) -> PendingAppend | asyncio.Future[PendingAppend]:
         """The budget was taken: add the entry to a batch if all lower ids were given, with the next ids that wait."""

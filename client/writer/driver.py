@@ -165,17 +165,17 @@ class WriterDriver:
         """
         lac = self._machine.lac
         if self._lac_shown < lac and not self._stopped and not self._tasks.closing:
-            telling = {
+            writes = {
                 self._spawn(link.write_lac(lac), f"show-{link.position}"): link.position
                 for link in self._links
                 if link.connection is not None
             }
-            waiting, heard = set(telling), set[int]()
-            while waiting and not self._machine.quorum.visible(heard):
+            waiting, acked = set(writes), set[int]()
+            while waiting and not self._machine.quorum.visible(acked):
                 # Slower bookies receive it as well, but are not waited for.
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                heard = {at for each, at in telling.items() if each.done() and not each.cancelled() and each.result()}
-            if self._machine.quorum.visible(heard):
+                acked = {at for each, at in writes.items() if each.done() and not each.cancelled() and each.result()}
+            if self._machine.quorum.visible(acked):
                 self._lac_shown = max(lac, self._lac_shown)
         return self._lac_shown
 

@@ -54,7 +54,8 @@ class StreamWriter:
         self._lifetime = Lifetime(f"the writer of stream {self.name}", parent=parent, error=StreamClosed)
         self._admission = RecordAdmission(segments, window, budget, self._lifetime)
         self._closed = self._ending = self._end_marked = False
-        self._one_condition = asyncio.Lock()
+        self._conditional_lock = asyncio.Lock()
+        """Held by the one append with ``if_position`` in progress."""
 
     @property
     def name(self) -> str:
@@ -219,7 +220,7 @@ class StreamWriter:
                 return await self._append_if(record, if_position)
         size = self._admission.admissible(record)
         known = self._admission.known(record.dedup_id)
-        return await (await self._taken(record, size, Outcome.NOT_DONE) if known is None else known)
+        return await (await self._take_and_append(record, size, Outcome.NOT_DONE) if known is None else known)
 
     async def append_many(self, records: Iterable[Payload | Outgoing]) -> list[Position]:
         """Append records in order; return their positions once all are durable on an ack quorum.
@@ -247,7 +248,7 @@ class StreamWriter:
             size = self._admission.admissible(record)
             known = self._admission.known(record.dedup_id)
             if known is None:
-                known = await self._taken(record, size, Outcome.UNKNOWN if pending else outcome)
+                known = await self._take_and_append(record, size, Outcome.UNKNOWN if pending else outcome)
             pending.append(known)
         return pending
 
@@ -293,12 +294,12 @@ class StreamWriter:
             return known
         if as_set:
             self._flow.close_group()
-        sent = [self._sent(record, size, same=as_set) for record, size in zip(records, sizes, strict=True)]
+        sent = [self._append_taken(record, size, same=as_set) for record, size in zip(records, sizes, strict=True)]
         if as_set:
             self._flow.close_group()
         return sent
 
-    def _sent(self, record: Outgoing, size: int, *, same: bool) -> PendingRecord:
+    def _append_taken(self, record: Outgoing, size: int, *, same: bool) -> PendingRecord:
         """Append a record whose budget was taken; give it back if the record is a duplicate."""
         known = self._admission.known(record.dedup_id)
         if known is None:
@@ -306,8 +307,8 @@ class StreamWriter:
         self._budget.give(size + COST_BYTES)
         return known
 
-    async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
-        """Gather a record once its budget is taken; checks are repeated after a wait."""
+    async def _take_and_append(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
+        """Take budget and append a record; checks are repeated after a wait."""
         self._admission.check_new(record)
         if self._budget.try_take(size + COST_BYTES):
             return self._admission.gather(record, size)
@@ -323,7 +324,7 @@ class StreamWriter:
         if known is not None:
             return await known
         try:
-            async with asyncio.timeout(APPEND_SECONDS), self._one_condition:
+            async with asyncio.timeout(APPEND_SECONDS), self._conditional_lock:
                 await self._budget.take(size + COST_BYTES)
                 try:
                     await self._all_before(expected)

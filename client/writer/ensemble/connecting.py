@@ -85,7 +85,7 @@ class BookieConnector:
             task.add_done_callback(partial(self._ended, bookie))
         bookie.waiting[waiter] = bookie.fresh[waiter] = None
         if bookie.error is not None:
-            self._tell(bookie, bookie.error)
+            self._report(bookie, bookie.error)
 
     def leave(self, bookie_id: str, waiter: ConnectionWaiter) -> None:
         """``waiter`` no longer waits for this bookie."""
@@ -103,7 +103,7 @@ class BookieConnector:
                     if is_refusal(error) or bookie.error is None or str(error) != str(bookie.error):
                         bookie.fresh = dict(bookie.waiting)
                     bookie.error = error
-                    self._tell(bookie, error)
+                    self._report(bookie, error)
                     await self._clock.sleep(jittered(self._rng, self._pause_s))
                     continue
                 given, bookie.waiting, bookie.fresh, bookie.error = bookie.waiting, {}, {}, None
@@ -112,13 +112,13 @@ class BookieConnector:
         finally:
             del self._bookies[bookie_id]
 
-    def _tell(self, bookie: _PendingBookie, error: TallybookError) -> None:
+    def _report(self, bookie: _PendingBookie, error: TallybookError) -> None:
         """Report the error to the waiters that do not know it."""
         fresh, bookie.fresh = bookie.fresh, {}
         for waiter in fresh:
-            self._slices.soon(partial(self._tell_one, bookie, waiter, error))
+            self._slices.soon(partial(self._report_to, bookie, waiter, error))
 
-    def _tell_one(self, bookie: _PendingBookie, waiter: ConnectionWaiter, error: TallybookError) -> None:
+    def _report_to(self, bookie: _PendingBookie, waiter: ConnectionWaiter, error: TallybookError) -> None:
         if waiter in bookie.waiting:
             waiter.unreached(error)
 
