@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from tallybook.core.batch import Buffer, check_buffer, encode_batch, encoded_bytes
@@ -407,7 +407,10 @@ class Appends:
         """Send a group as one batch, or as several if a bookie takes less than the size of the group."""
         digest, limit = self._digest_key is not None, self._machine.sizes.max_bytes
         space, held, first = limit - encoded_bytes(0, 0, digest=digest), group.held_bytes, group.first_entry_id
-        pieces = [group.payloads] if held <= space else list(_pieces(group.payloads, space))
+        pieces = [group.payloads]
+        if held > space:
+            sizes = [len(payload) + BATCH_TABLE_ROW_BYTES for payload in group.payloads]
+            pieces = [group.payloads[piece.start : piece.stop] for piece in cut_by_size(sizes, space)]
         self._groups.append(group)
         largest = max(len(payloads[0]) for payloads in pieces)
         if largest > self.max_entry_bytes:
@@ -501,15 +504,13 @@ class Appends:
             ) from None
 
 
-def _pieces(payloads: list[bytes], space: int) -> Iterator[list[bytes]]:
-    """Cut payloads into pieces of at most ``space`` bytes, with at least one payload each."""
-    piece: list[bytes] = []
-    used = 0
-    for payload in payloads:
-        size = len(payload) + BATCH_TABLE_ROW_BYTES
-        if piece and used + size > space:
-            yield piece
-            piece, used = [], 0
-        piece.append(payload)
-        used += size
-    yield piece
+def cut_by_size(sizes: Sequence[int], limit: int) -> Iterator[range]:
+    """Cut payloads of these sizes into pieces of at most ``limit`` bytes, with at least one payload each."""
+    start = total = 0
+    for at, size in enumerate(sizes):
+        if total + size > limit and at > start:
+            yield range(start, at)
+            start, total = at, 0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))

@@ -7,7 +7,7 @@ An entry passes ``appends``, ``driver``, ``machine`` with its ``outbox``, ``book
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -39,7 +39,7 @@ from ..budget import ByteBudget
 from ..placement.replacement import ReplacementFinder
 from ..ports import UpdateLedger
 from ..recovery_counters import RecoveryCounters
-from .appends import Appends, PendingAppend
+from .appends import Appends, PendingAppend, cut_by_size
 from .chosen_ids import ChosenIdsWriter
 from .driver import WriterDriver
 from .machine import WriterMachine
@@ -291,7 +291,7 @@ class LedgerWriter:
         appends = self._appends
         sizes = [appends.admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
-        for piece in _pieces(sizes, appends.budget.limit_bytes // 4):
+        for piece in cut_by_size(sizes, appends.budget.limit_bytes // 4):
             size = sum(sizes[piece.start : piece.stop])
             if not appends.budget.try_take(size):
                 await appends.take_budget(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
@@ -432,18 +432,6 @@ class LedgerWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await close_or_abandon(self, failed=kind is not None)
-
-
-def _pieces(sizes: Sequence[int], limit: int) -> Iterator[range]:
-    """Cut payloads into pieces of at most ``limit`` bytes, with at least one payload each."""
-    start = total = 0
-    for at, size in enumerate(sizes):
-        if total + size > limit and at > start:
-            yield range(start, at)
-            start, total = at, 0
-        total += size
-    if sizes:
-        yield range(start, len(sizes))
 
 
 def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterPolicy:

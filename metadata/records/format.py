@@ -68,6 +68,19 @@ def load_json(record: str, value: bytes, known: int = FIRST, *, oldest: int | No
     return found
 
 
+def json_text(value: Any) -> str:
+    """A string of a decoded record.
+
+    Raises:
+        TypeError: it is not a string.
+        UnicodeEncodeError: JSON can name halves of characters, which have no encoding.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    value.encode()
+    return value
+
+
 def check_overwritable(record: str, value: bytes, found: bytes | None) -> bytes:
     """Return ``value`` if it may overwrite ``found``: any value, damaged or not, except one of a newer format.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.metadata.records.format import load_json, reporting_damage
+from tallybook.metadata.records.format import json_text, load_json, reporting_damage
 
 from ..policy import StreamPolicy
 from ..records.envelope import StreamMarks
@@ -68,13 +68,13 @@ def decode_head(record: str, value: bytes) -> Head:
     with reporting_damage(record):
         owner, begins = found.get("owner"), found.get("begins")
         return Head(
-            stream_id=_text(found["id"]),
-            namespace=_text(found["namespace"]),
-            name=_text(found["name"]),
+            stream_id=json_text(found["id"]),
+            namespace=json_text(found["namespace"]),
+            name=json_text(found["name"]),
             created_at_ms=_number(found["created_ms"]),
             policy=StreamPolicy.model_validate(found["policy"]),
             epoch=_number(found["epoch"]),
-            owner=None if owner is None else Owner(*map(_text, owner)),
+            owner=None if owner is None else Owner(*map(json_text, owner)),
             segments=tuple(map(_segment, found["segments"])),
             chapters=tuple(_chapter(row) for row in found.get("chapters", ())),
             next_segment=_number(found["next"]),
@@ -86,8 +86,8 @@ def decode_head(record: str, value: bytes) -> Head:
             ended=found.get("ended", False) is True,
             deleting=found.get("deleting", False) is True,
             doomed=tuple(map(_number, found.get("doomed", ()))),
-            renaming=_text(found["renaming"]) if "renaming" in found else None,
-            former=_text(found["former"]) if "former" in found else None,
+            renaming=json_text(found["renaming"]) if "renaming" in found else None,
+            former=json_text(found["former"]) if "former" in found else None,
         )
 
 
@@ -145,11 +145,4 @@ def _marks(numbers: list[int]) -> StreamMarks:
 def _number(value: Any) -> int:
     if type(value) is not int or not -MAX_ID - 1 <= value <= MAX_ID:
         raise TypeError(f"{value!r} is not a 64-bit number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    value.encode()  # JSON can name halves of characters, which have no encoding
     return value

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, StreamFenced, TallybookError
-from tallybook.metadata.records.format import load_json, reporting_damage
+from tallybook.metadata.records.format import json_text, load_json, reporting_damage
 
 from ..position import Position
 from ..start import Start
@@ -191,11 +191,11 @@ def decode(record: str, value: bytes) -> Subscription:
     with reporting_damage(record):
         owner = found["owner"]
         return Subscription(
-            stream_id=_text(found["stream"]),
-            name=_text(found["name"]),
-            cursor=Cursor.parse(_text(found["cursor"])),
+            stream_id=json_text(found["stream"]),
+            name=json_text(found["name"]),
+            cursor=Cursor.parse(json_text(found["cursor"])),
             created_at_ms=_number(found["created_ms"]),
-            owner=None if owner is None else Owner(*map(_text, owner)),
+            owner=None if owner is None else Owner(*map(json_text, owner)),
             ledger_id=None if found["ledger"] is None else _number(found["ledger"]),
             making=None if found["making"] is None else _number(found["making"]),
             doomed=tuple(map(_number, found["doomed"])),
@@ -212,13 +212,6 @@ def cursor_of(payload: bytes, ledger_id: int) -> Cursor:
         return Cursor.parse(payload.decode())
     except (UnicodeDecodeError, TallybookError) as error:
         raise DamagedFile(f"cursor ledger {ledger_id} cannot be decoded: {error}") from error
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    value.encode()  # JSON can name halves of characters, which have no encoding
-    return value
 
 
 def _number(value: Any) -> int:
