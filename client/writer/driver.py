@@ -38,6 +38,7 @@ from .actions import (
 )
 from .bookie_link import BookieLink, LinkContext
 from .ensemble.members import MemberState
+from .ensemble.update_errors import NextStep, WriterUpdate, next_step
 from .ensemble_change import EnsembleChanger
 from .explicit_lacs import LacProgress
 from .force import ForceRound
@@ -251,7 +252,7 @@ class WriterDriver:
                     for link in self._links:
                         link.detach()
                 case ChangeEnsemble():
-                    self._changer.write_next(action)
+                    pass  # ``EnsembleChanger`` has begun it, and writes it
                 case _:
                     assert_never(action)
         if actions:
@@ -327,11 +328,11 @@ class WriterDriver:
                 self._missed_stale = False
                 await self._update(self._with_missed)
         except TallybookError as error:
-            if error.retriable:
+            if next_step(WriterUpdate.RECORD_MISSED, error) is NextStep.END:
+                self.die(error)
+            else:
                 self._missed_stale = True
                 self._record_again_at = self._clock.monotonic() + self._settings.reconnect_ms / 1000
-            else:
-                self.die(error)
         finally:
             self._recording = False
 

@@ -13,16 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tallybook.core.coverage import sometimes
-from tallybook.core.errors import (
-    InvalidArgument,
-    LedgerClosed,
-    MetadataConflict,
-    MetadataOutcomeUnknown,
-    MetadataUnavailable,
-    PeerError,
-    TallybookError,
-    is_defect,
-)
+from tallybook.core.errors import LedgerClosed, MetadataOutcomeUnknown, MetadataUnavailable, TallybookError, is_defect
 from tallybook.metadata.ledger.model import LedgerMetadata, change_ensemble, record_missed, require_open
 from tallybook.metadata.ledger_update import Transition
 from tallybook.metadata.store import MembershipWatch
@@ -34,6 +25,7 @@ from ..placement.replacement import ReplacementFinder
 from ..ports import UpdateLedger
 from .actions import ChangeEnsemble, WriterAction
 from .ensemble.metadata_queue import MetadataTurn
+from .ensemble.update_errors import NextStep, WriterUpdate, next_step
 from .machine import WriterMachine
 from .shared import SharedWriterServices
 
@@ -97,7 +89,6 @@ class EnsembleChanger:
         self._turn: MetadataTurn | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self._next_write: ChangeEnsemble | None = None
         self._searches = Backoff(clock, common.rng, first_s=SEARCH_AGAIN_S, longest_s=LONGEST_SEARCH_AGAIN_S)
         self._long_pause: asyncio.Timeout | None = None
         """The pause between two searches while an ack quorum serves; the loss of the quorum ends it."""
@@ -113,10 +104,6 @@ class EnsembleChanger:
                 self._turn.hurry()
             if self._long_pause is not None and not self._long_pause.expired():
                 self._long_pause.reschedule(0.0)
-
-    def write_next(self, change: ChangeEnsemble) -> None:
-        """Write a change that the machine has begun."""
-        self._next_write = change
 
     async def _pause(self) -> None:
         await self._clock.sleep(jittered(self._common.rng, SEARCH_AGAIN_S))
@@ -160,9 +147,9 @@ class EnsembleChanger:
         if actions := self._machine.begin_change(found, self._attention.now()):
             outcome = ChangeOutcome.DONE
             self._perform(actions)
-        change, self._next_write = self._next_write, None
-        if change is not None and not await self._write(change):
-            outcome = ChangeOutcome.NOT_CHANGED
+        for action in actions:
+            if isinstance(action, ChangeEnsemble) and not await self._write(action):
+                outcome = ChangeOutcome.NOT_CHANGED
         return outcome
 
     async def _store_answers(self) -> bool:
@@ -176,7 +163,7 @@ class EnsembleChanger:
             if is_defect(error):
                 raise
             _log.info("no replacement yet", ledger_id=self._machine.ledger_id, error=error.message)
-            if not isinstance(error, PeerError):
+            if next_step(WriterUpdate.CHECK_OPEN, error) is NextStep.END:
                 self._perform(self._machine.die(error))
             return False
         return True
@@ -232,13 +219,12 @@ class EnsembleChanger:
             return record_missed(fresh, machine.missed())
 
         try:
-            metadata = await self._settled(changed)
-        except (InvalidArgument, MetadataConflict, MetadataUnavailable) as error:
-            # Certainly not made: continue with the present members.
-            _log.info("ensemble not changed", ledger_id=machine.ledger_id, error=error.message)
-            self._perform(machine.unchanged())
-            return False
+            metadata = await self._change_metadata(changed)
         except TallybookError as error:
+            if next_step(WriterUpdate.CHANGE_ENSEMBLE, error) is NextStep.CONTINUE:
+                _log.info("ensemble not changed", ledger_id=machine.ledger_id, error=error.message)
+                self._perform(machine.unchanged())
+                return False
             sometimes("writer: ends in the middle of a change")
             # The ledger was taken over, or the change may still take effect: the writer must not continue.
             self._perform(machine.die(error))
@@ -259,7 +245,7 @@ class EnsembleChanger:
         while not self._machine.quorum_lost and self._clock.monotonic() < again_at:
             await self._pause()
 
-    async def _settled(self, transition: Transition) -> LedgerMetadata:
+    async def _change_metadata(self, transition: Transition) -> LedgerMetadata:
         """Apply the change; retry while its outcome is unknown. Returns the changed metadata.
 
         Raises:
@@ -271,13 +257,12 @@ class EnsembleChanger:
         while True:
             try:
                 return (await self._update(transition)).value
-            except MetadataOutcomeUnknown as error:
-                doubt = error
-            except (InvalidArgument, MetadataConflict, MetadataUnavailable):
-                # This attempt failed, but an earlier one of unknown outcome may still take effect.
-                if doubt is None:
+            except TallybookError as error:
+                if next_step(WriterUpdate.CHANGE_ENSEMBLE, error, in_doubt=doubt is not None) is not NextStep.RESOLVE:
                     raise
-            if self._clock.monotonic() >= deadline:
+                if isinstance(error, MetadataOutcomeUnknown):
+                    doubt = error
+            if doubt is not None and self._clock.monotonic() >= deadline:
                 raise doubt
             sometimes("writer: asks again what became of a change")
             await self._pause()
