@@ -41,7 +41,7 @@ from .background import client_tasks
 from .budget import ByteBudget
 from .placement.ensembles import choose_ensemble
 from .placement.quarantine import Quarantine
-from .placement.replacement import ReplacementFinder
+from .placement.replacement_probe import ReplacementFinder
 from .ports import ClientWorld
 from .reader.context import ReaderContext
 from .reader.handle import LedgerReader

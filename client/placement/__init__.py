@@ -1,4 +1,4 @@
-"""Chooses bookies: for new ensembles (``ensembles``) and for failed members (``replacement``).
+"""Chooses bookies: for new ensembles (``ensembles``) and for failed members (``replacement_probe``).
 
 ``racks`` spreads write sets over racks, ``quarantine`` avoids bookies that failed recently. Nothing here changes
 metadata or sends entries; the writer, the recovery and the repair service act on the choice.

@@ -36,7 +36,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
 from ..connection.port import BookieConnection
-from ..placement.replacement import ReplacementFinder
+from ..placement.replacement_probe import ReplacementFinder
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..recovery_counters import RecoveryCounters

@@ -19,7 +19,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.port import Span
 
 from ..background import defect, defect_of
-from ..placement.replacement import ReplacementFinder
+from ..placement.replacement_probe import ReplacementFinder
 from ..ports import UpdateLedger
 from .actions import (
     BatchLimitsKnown,

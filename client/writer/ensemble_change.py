@@ -21,7 +21,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff, jittered
 from tallybook.runtime.logging import logger
 
-from ..placement.replacement import ReplacementFinder
+from ..placement.replacement_probe import ReplacementFinder
 from ..ports import UpdateLedger
 from .actions import ChangeEnsemble, WriterAction
 from .ensemble.metadata_queue import MetadataTurn

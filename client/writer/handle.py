@@ -36,7 +36,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
-from ..placement.replacement import ReplacementFinder
+from ..placement.replacement_probe import ReplacementFinder
 from ..ports import UpdateLedger
 from ..recovery_counters import RecoveryCounters
 from .appends import Appends, PendingAppend, cut_by_size
