@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tallybook.client.client import Client
-from tallybook.client.placement.ensembles import choose_replacements, replacement_candidates
+from tallybook.client.placement.replacement import choose_replacements, replacement_candidates
 from tallybook.client.presence import ask_members
 from tallybook.core.answers import EntryRange, HeldAnswer
 from tallybook.core.coverage import sometimes

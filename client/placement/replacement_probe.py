@@ -1,6 +1,6 @@
 """Probes replacement candidates for an ensemble change: each must answer before the metadata names it.
 
-``ensembles.choose_replacements`` decides which bookies are candidates, and in which order. The membership may list a
+``replacement.choose_replacements`` decides which bookies are candidates, and in which order. The membership may list a
 bookie that died a moment ago, so every candidate is probed with a request.
 
 If a whole rack went silent, most listed bookies may hang. The search starts with one candidate for each position, as
@@ -24,8 +24,8 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from ..ports import Connections
-from .ensembles import choose_replacements
 from .quarantine import Quarantine, is_its_failure
+from .replacement import choose_replacements
 
 HEDGE_S: Final = 0.05
 """Silence after which the number of parallel probes doubles."""

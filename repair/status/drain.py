@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tallybook.client.placement.ensembles import replacement_candidates
+from tallybook.client.placement.replacement import replacement_candidates
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable, NoSuchBookie
 from tallybook.core.quantities import counted
 from tallybook.metadata.records.bookie_modes import RequestedMode, request_mode, requested_mode, requested_modes

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.client.placement.ensembles import choose_ensemble, choose_replacements
+from tallybook.client.placement.ensembles import choose_ensemble
 from tallybook.client.placement.quarantine import LONGEST_SECONDS, Quarantine
 from tallybook.client.placement.racks import spread, write_sets
+from tallybook.client.placement.replacement import choose_replacements
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import EnsembleTooLarge, Fault, NotEnoughBookies
 from tallybook.metadata.store import BookieInfo, BookieMode

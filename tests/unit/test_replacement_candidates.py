@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from tallybook.client.placement.ensembles import choose_replacements
 from tallybook.client.placement.quarantine import Quarantine
+from tallybook.client.placement.replacement import choose_replacements
 from tallybook.client.placement.replacement_probe import ReplacementFinder
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import (
