@@ -21,11 +21,11 @@ changes nothing, even with other rows. The commit itself is in ``metadata/transa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from tallybook.client.client import Client
 from tallybook.core.coverage import sometimes
@@ -50,6 +50,7 @@ from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataRecord, MetadataStore, Ok
 from tallybook.metadata.transactions import SINKS, Transaction, commit, last_committed, read_sink, renew
+from tallybook.runtime.concurrency.opening import Opening
 from tallybook.runtime.logging import logger
 
 from .catalog.catalog import StreamCatalog
@@ -64,15 +65,15 @@ from .catalog.delivery_record import (
     staging_sinks,
 )
 from .gaps import Gap
+from .info import StreamInfo
+from .reader.handle import StreamReader
+from .reader.reading import Gaps
 from .records.envelope import Envelope
 from .records.record import Outgoing
 from .sessions import LEASE_SECONDS
 from .start import Start
 from .writer.handle import StreamWriter
 from .writer.pending import PendingRecord
-
-if TYPE_CHECKING:
-    from .streams import StreamStore
 
 _log = logger("stream.deliveries")
 
@@ -85,6 +86,25 @@ MAX_IN_FLIGHT: Final = 64
 """Appended sets that are not yet confirmed."""
 
 
+class DeliveryStreams(Protocol):
+    """What deliveries need of a ``StreamStore``."""
+
+    @property
+    def metadata_store(self) -> MetadataStore:
+        """The metadata store with the records of streams."""
+
+    def info(self, name: str) -> Coroutine[Any, Any, StreamInfo]:
+        """A stream's properties and state."""
+
+    def writer(self, name: str, *, wait_s: float | None = None) -> Opening[StreamWriter]:
+        """Become the writer of a stream."""
+
+    def reader(
+        self, name: str, *, start: Start | None = None, follow: bool = True, gaps: Gaps = "raise"
+    ) -> StreamReader:
+        """Read a stream."""
+
+
 class Deliveries:
     """Delivers batches into one stream.
 
@@ -94,7 +114,9 @@ class Deliveries:
         updater: changes ledger metadata.
     """
 
-    def __init__(self, streams: StreamStore, client: Client, updater: LedgerUpdater, name: str, stream_id: str) -> None:
+    def __init__(
+        self, streams: DeliveryStreams, client: Client, updater: LedgerUpdater, name: str, stream_id: str
+    ) -> None:
         self._streams = streams
         self._client = client
         self._store: MetadataStore = streams.metadata_store
@@ -374,7 +396,7 @@ class Deliveries:
         return reached
 
 
-async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) -> int:
+async def complete_left(client: Client, store_of: Callable[[str], AbstractAsyncContextManager[DeliveryStreams]]) -> int:
     """Complete interrupted committed batches of all streams; return for how many streams that failed.
 
     Streams that another process writes are skipped.
