@@ -71,6 +71,10 @@ class StreamSession:
         self._load = load
         self._began = asyncio.Lock()
 
+    def count_in(self, load: StreamLoad) -> None:
+        """Count in ``load`` from now on."""
+        self._load = load
+
     async def begin(self) -> None:
         """Start the session, unless it has started.
 

@@ -10,6 +10,7 @@ async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamS
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from types import TracebackType
@@ -136,6 +137,18 @@ class StreamStore:
     def session(self) -> str:
         """The unique id of this store's session, as in ``StreamInfo.session``."""
         return self._session.name
+
+    def bound_ids(self, ids: DedupMemory) -> None:
+        """Deprecated, for one release: the argument ``ids`` of the constructor."""
+        warnings.warn("bound_ids is now the argument ids of StreamStore", DeprecationWarning, stacklevel=2)
+        self._writers.bound_ids(ids)
+
+    def count_in(self, load: StreamLoad) -> None:
+        """Deprecated, for one release: the argument ``load`` of the constructor."""
+        warnings.warn("count_in is now the argument load of StreamStore", DeprecationWarning, stacklevel=2)
+        self._load = load
+        for part in (self._context.tails, self._session, self._writers):
+            part.count_in(load)
 
     def stats(self) -> Mapping[str, MetricValue]:
         """Metric readings of its writers and readers, named as in ``load.STREAM_METRICS``."""

@@ -146,6 +146,10 @@ class SharedTails:
         self._load = load
         self._tails: dict[int, SharedTail] = {}
 
+    def count_in(self, load: StreamLoad) -> None:
+        """Count in ``load`` from now on."""
+        self._load = load
+
     def follow(self, reader: LedgerReader, number: int, tag: str) -> SharedTail:
         """Follow the tail of a ledger; a new tail starts after the last confirmed entry. Release it with ``leave``."""
         tail = self._tails.get(reader.id)

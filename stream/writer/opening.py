@@ -58,6 +58,14 @@ class StreamWriters:
         self._writers: Sequence[StreamWriter] = ()
         self._sweeping: asyncio.Task[None] | None = None
 
+    def count_in(self, load: StreamLoad) -> None:
+        """Count in ``load`` from now on."""
+        self._load = load
+
+    def bound_ids(self, ids: DedupMemory) -> None:
+        """Bound the memory for deduplication ids of writers opened from now on."""
+        self._ids = ids
+
     async def open(self, stream_id: str, wait_s: float | None, *, accept_loss: bool = False) -> StreamWriter:
         """Take a stream over, and open its writer.
 

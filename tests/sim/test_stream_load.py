@@ -6,6 +6,8 @@ import asyncio
 from contextlib import aclosing
 from unittest.mock import patch
 
+import pytest
+
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.limits import MIB
@@ -14,6 +16,7 @@ from tallybook.stream import Start, StreamStore, run_janitor
 from tallybook.stream.info import LagSweep
 from tallybook.stream.load import StreamLoad
 from tallybook.stream.reader.tails import KEPT_BYTES
+from tallybook.stream.records.dedup import DedupMemory
 from tallybook.stream.sessions import LEASE_SECONDS, RENEWALS
 from tallybook.stream.subscription import lag
 
@@ -38,6 +41,23 @@ async def test_renewals_of_a_session_that_fail_are_counted(cluster: MemoryCluste
             updater.update = update  # type: ignore[method-assign]
             await cluster.world.clock.sleep(LEASE_SECONDS)
     assert load.readings()["stream_failed_renewals"] == 2
+
+
+@scenario()
+async def test_the_former_calls_for_counters_and_ids_still_work_and_warn(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    load, ids = StreamLoad(), DedupMemory(10_000)
+    async with StreamStore(client) as streams:
+        with pytest.warns(DeprecationWarning, match="count_in"):
+            streams.count_in(load)
+        with pytest.warns(DeprecationWarning, match="bound_ids"):
+            streams.bound_ids(ids)
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"first", dedup_id=b"1")
+            assert (load.taken, load.segments) == (1, 1)
+            assert ids.taken_bytes > 0
 
 
 @scenario()

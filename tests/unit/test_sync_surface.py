@@ -33,7 +33,7 @@ FOR_THE_LOOP = {
         "wait_for_limits",
         "when_limits_known",
     },
-    stream.StreamStore: {"info_by_id", "metadata_store", "sweep_lags", "writer_by_id"},
+    stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "sweep_lags", "writer_by_id"},
     stream.StreamWriter: {
         "append_admitted",
         "check_age",
