@@ -234,7 +234,9 @@ class BookieSettings(Settings):
     security: SecurityDirectory = ""
     insecure: Insecure = False
     traces: Traces = ""
-    rack: str = Field(default="", description="Failure domain of this bookie.", max_length=128)
+    rack: str = Field(
+        default="", description="Failure domain of this bookie: a rack, or an availability zone.", max_length=128
+    )
     direct_io: bool = Field(
         default=True,
         description="Write journal and entry logs past the page cache (O_DIRECT) where the file system allows it.",
