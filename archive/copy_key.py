@@ -59,7 +59,7 @@ async def ensure_copy_key(store: MetadataStore, source: ArchiveKeySource, *, mak
             return copy_key
         result = await store.write_record(RECORD, _wrapped(copy_key.key, keys), version)
         if isinstance(result, Unknown):
-            raise MetadataOutcomeUnknown(f"the key for sealed copies may have been written: {result.reason}")
+            raise MetadataOutcomeUnknown(f"the key for encrypted copies may have been written: {result.reason}")
         if not isinstance(result, BadVersion):
             return copy_key
 

@@ -51,6 +51,6 @@ async def record_encryption(store: MetadataStore, now_ms: int) -> None:
 def keys_missing(url: str) -> ArchiveKeyMissing:
     """The error for a process without keys that would write to an encrypted archive."""
     return ArchiveKeyMissing(
-        f"the archive {url} is sealed, but this process has no keys: set archive_keys "
+        f"the archive {url} is encrypted, but this process has no keys: set archive_keys "
         "(TALLYBOOK_ARCHIVE_KEYS) to the file with its keys"
     )

@@ -48,7 +48,7 @@ class Archive:
     rng: Rng
     metadata_load: MetadataLoad | None = None
     """Counters of the metadata store, including the calls of the client."""
-    sealing: OpenedStore | None = None
+    encrypted_store: OpenedStore | None = None
     """The same store with its encryption interface; ``None`` in simulations."""
     url: str | None = None
     """URL of the archive in the metadata when it was opened; ``None`` in simulations."""
@@ -84,9 +84,11 @@ class Archive:
         settled = await read_location(self.metadata)
         if self.url is not None and settled is not None and settled != self.url:
             raise other_location(settled, self.url)
-        if self.sealing is None or self.sealing.seals:
+        if self.encrypted_store is None or self.encrypted_store.encrypts:
             return
-        if await encrypted_since(self.metadata) is not None or (self.unlisted and await self.sealing.any_sealed()):
+        if await encrypted_since(self.metadata) is not None or (
+            self.unlisted and await self.encrypted_store.any_encrypted()
+        ):
             raise keys_missing(self.store.url)
 
     def mover(self, client: Client, settings: OffloadSettings) -> Mover:
@@ -117,8 +119,7 @@ async def opened(
         MetadataUnavailable: the metadata store does not answer.
         ArchiveKeyMissing: the archive is encrypted, there are no keys, and with ``settle`` it would be written.
         ArchiveDenied: the directory does not exist, or with ``filled`` there is no archive; or with ``settle`` the
-        bucket
-            does not exist or refuses the credentials.
+            bucket does not exist or refuses the credentials.
         ArchiveUnavailable: with ``filled`` or ``settle``, the store does not answer.
     """
     clock, rng, metadata, unlisted = RealClock(), SystemRng(), client.world.store, False
@@ -140,13 +141,13 @@ async def opened(
                 # A mistyped URL must not be recorded.
                 await check_answers(store)
             await ensure_location(metadata, where)
-            if store.seals:
+            if store.encrypts:
                 await record_encryption(metadata, clock.wall_us() // 1000)
             else:
-                sealed = await encrypted_since(metadata) is not None or await _any_sealed(store, surely=filled)
-                if sealed:
+                encrypted = await encrypted_since(metadata) is not None or await _any_encrypted(store, surely=filled)
+                if encrypted:
                     raise keys_missing(where)
-                unlisted = sealed is None
+                unlisted = encrypted is None
         workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
@@ -154,14 +155,14 @@ async def opened(
         yield Archive(metadata, store, workers, tasks, clock, rng, client.world.metadata_load, store, where, unlisted)
 
 
-async def _any_sealed(store: OpenedStore, *, surely: bool) -> bool | None:
+async def _any_encrypted(store: OpenedStore, *, surely: bool) -> bool | None:
     """Whether any object is encrypted; ``None``: the bucket cannot be listed. The first pass checks again.
 
     Raises:
         ArchiveDenied, ArchiveUnavailable: ``surely`` is set, and the bucket cannot be listed.
     """
     try:
-        return await store.any_sealed()
+        return await store.any_encrypted()
     except (ArchiveDenied, ArchiveUnavailable):
         if surely:
             raise

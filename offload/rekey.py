@@ -44,10 +44,10 @@ SEALED: Final = "sealed"
 FAILED: Final = "failed"
 
 
-class Sealing(Protocol):
+class RekeyedStore(Protocol):
     """The part of ``EncryptedStore`` that is needed here."""
 
-    async def find_sealed(self, key: str) -> EncryptedObject:
+    async def find_encrypted(self, key: str) -> EncryptedObject:
         """Read the header of an encrypted object from the store."""
 
     def upload_copy(self, key: str, data_key: bytes) -> Upload:
@@ -62,7 +62,7 @@ class Sealing(Protocol):
     async def rewrap(self, key: str, *, change: bool = True) -> None:
         """Rewrap the key with the current key; without ``change``, only check that it is possible."""
 
-    async def is_sealed(self, key: str) -> bool:
+    async def is_encrypted(self, key: str) -> bool:
         """Whether an object is encrypted."""
 
     async def is_plain(self, key: str) -> bool:
@@ -89,7 +89,7 @@ class Rekeyed:
 
 
 async def rekey(
-    store: Sealing, current: str, *, change: bool, seal_plain: bool, copy_key: bytes = b""
+    store: RekeyedStore, current: str, *, change: bool, seal_plain: bool, copy_key: bytes = b""
 ) -> AsyncIterator[Rekeyed]:
     """Rewrap each object's key with the key ``current``, if it has another one.
 
@@ -101,12 +101,12 @@ async def rekey(
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
     """
-    check(bool(copy_key) or not (change and seal_plain), "sealed copies have keys that follow from a key")
+    check(bool(copy_key) or not (change and seal_plain), "encrypted copies have keys that follow from a key")
     asked = ObjectPass(store)
     async for page in store.list():
         for found in spread(page):
             if found.key in _REPLACED:
-                if not await store.is_sealed(found.key):
+                if not await store.is_encrypted(found.key):
                     continue  # an offloader with keys encrypts it with its next replacement
                 # A plain object beside it is an older one.
                 if change and seal_plain and await store.is_plain(found.key):
@@ -114,8 +114,8 @@ async def rekey(
             elif object_id_of(found.key) is None:
                 continue
             try:
-                sealing = seal_plain and found.key not in _REPLACED
-                one = partial(_one, store, found, current, change=change, seal_plain=sealing, copy_key=copy_key)
+                encrypt_plain = seal_plain and found.key not in _REPLACED
+                one = partial(_one, store, found, current, change=change, seal_plain=encrypt_plain, copy_key=copy_key)
                 done = await asked.ask(one)
             except ObjectMissing:
                 continue  # removed since the listing
@@ -128,12 +128,12 @@ async def rekey(
 
 
 async def _one(
-    store: Sealing, found: ObjectInfo, current: str, *, change: bool, seal_plain: bool, copy_key: bytes
+    store: RekeyedStore, found: ObjectInfo, current: str, *, change: bool, seal_plain: bool, copy_key: bytes
 ) -> Rekeyed:
     key = found.key
-    if not await store.is_sealed(key):
+    if not await store.is_encrypted(key):
         if seal_plain and change:
-            await _seal(store, key, copy_key)
+            await _encrypt(store, key, copy_key)
         return Rekeyed(key, SEALED if seal_plain else PLAIN)
     before, outcome = await store.wrapping(key), CURRENT
     if before != current:
@@ -152,7 +152,7 @@ async def _one(
     return Rekeyed(key, outcome, before)
 
 
-async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
+async def _encrypt(store: RekeyedStore, key: str, copy_key: bytes) -> None:
     """Copy a plain object into an encrypted one of the same key, and remove the plain one.
 
     Raises:
@@ -168,23 +168,23 @@ async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
             piece = await store.read_plain(key, offset, size)
             # Never encrypt other content with this derived key.
             if _digest(piece) != digest:
-                raise ObjectDamaged(f"{key}: it changed while it was sealed; the plain object is kept")
+                raise ObjectDamaged(f"{key}: it changed while it was encrypted; the plain object is kept")
             await upload.write(piece)
         await upload.finish()
         finished = True
     finally:
         if not finished:
             await upload.abort()
-    sealed = await _whole_copy(store, key, plain_bytes)
+    encrypted = await _whole_copy(store, key, plain_bytes)
     for (offset, size), digest in zip(ranges, digests, strict=True):
-        if _digest(await sealed.read(offset, size)) != digest:
+        if _digest(await encrypted.read(offset, size)) != digest:
             raise ObjectDamaged(
-                f"{key}: reading back the sealed object did not return what was written; the plain object is kept"
+                f"{key}: reading back the encrypted object did not return what was written; the plain object is kept"
             )
     await store.delete_plain(key)
 
 
-async def _remove_plain(store: Sealing, key: str) -> None:
+async def _remove_plain(store: RekeyedStore, key: str) -> None:
     """Remove a plain object that has an encrypted copy, if both have the same content.
 
     Raises:
@@ -195,31 +195,30 @@ async def _remove_plain(store: Sealing, key: str) -> None:
         plain_bytes = await store.size_of_plain(key)
     except ObjectMissing:
         return  # another run has just removed it
-    sealed = await _whole_copy(store, key, plain_bytes)
+    encrypted = await _whole_copy(store, key, plain_bytes)
     for offset, size in _ranges(plain_bytes):
         try:
             piece = await store.read_plain(key, offset, size)
         except ObjectMissing:
             return
-        if piece != await sealed.read(offset, size):
+        if piece != await encrypted.read(offset, size):
             raise ObjectDamaged(f"{key}: there is also a plain object, with different content: both are kept")
     await store.delete_plain(key)
 
 
-async def _whole_copy(store: Sealing, key: str, plain_bytes: int) -> EncryptedObject:
+async def _whole_copy(store: RekeyedStore, key: str, plain_bytes: int) -> EncryptedObject:
     """The encrypted copy of a plain object, if both have the same size.
 
     Raises:
         ObjectDamaged: the sizes differ, or the copy is incomplete.
-        ObjectDamaged: it is not, or it is not all there.
     """
-    sealed = await store.find_sealed(key)
-    if sealed.plain_bytes != plain_bytes:
+    encrypted = await store.find_encrypted(key)
+    if encrypted.plain_bytes != plain_bytes:
         raise ObjectDamaged(
-            f"{key}: there is also a plain object, which has {plain_bytes} bytes, but the sealed one has "
-            f"{sealed.plain_bytes}: both are kept"
+            f"{key}: there is also a plain object, which has {plain_bytes} bytes, but the encrypted one has "
+            f"{encrypted.plain_bytes}: both are kept"
         )
-    return sealed
+    return encrypted
 
 
 def _digest(piece: bytes) -> bytes:

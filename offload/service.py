@@ -90,7 +90,7 @@ class OffloadService:
     def metrics(self) -> Metrics:
         """Content of /metrics."""
         metrics = Metrics()
-        numbers = ArchiveNumbers(self._archive.store.retries, self._archive.sealing)
+        numbers = ArchiveNumbers(self._archive.store.retries, self._archive.encrypted_store)
         metrics.add(
             OFFLOAD_METRICS.catalogue, lambda: OFFLOAD_METRICS.readings(OffloadNumbers(self._offloader, self._leads))
         )

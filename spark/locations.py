@@ -288,7 +288,7 @@ class ClusterLocation:
 
     async def is_encrypted(self, receipt: Receipt) -> bool:
         """Whether an object of the cluster's archive is encrypted."""
-        return await (await self._archive.at(await self.archive_url())).store.is_sealed(receipt.key)
+        return await (await self._archive.at(await self.archive_url())).store.is_encrypted(receipt.key)
 
     async def archive_url(self) -> str:
         """URL of the archive.
@@ -385,7 +385,7 @@ class BucketLocation:
 
     async def is_encrypted(self, receipt: Receipt) -> bool:
         """Whether an object is encrypted."""
-        return await self._archive.store.is_sealed(receipt.key)
+        return await self._archive.store.is_encrypted(receipt.key)
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """None."""

@@ -4,8 +4,7 @@ docs/operate/upgrade.md has the list for operators, and docs/reference/damage.md
 Tests compare both with this list, and check that the newest fixture has one of each format.
 """
 
-from tallybook.archive import encryption_record as sealing
-from tallybook.archive import manifest, stream_records, url_record
+from tallybook.archive import encryption_record, manifest, stream_records, url_record
 from tallybook.archive.format import schema
 from tallybook.archive.objects.encryption import format as seal_format
 from tallybook.bookie.directories import cookie, limbo
@@ -56,7 +55,7 @@ FORMATS = {
     "ZooKeeper layout": layout.FORMAT,
     "sink": sink_record.FORMAT,
     "place of the archive": url_record.FORMAT,
-    "sealing of the archive": sealing.FORMAT,
+    "sealing of the archive": encryption_record.FORMAT,
     "sealed object": seal_format.VERSION,
     "keys of an archive": archive_keys.FORMAT,
     "leader, repair, offloader": record_format.FIRST,

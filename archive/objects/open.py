@@ -54,7 +54,7 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 """Schemes of other programs for the same stores."""
 _CONNECTIONS: Final = 8
-_SEALERS: Final = 2
+_ENCRYPTION_THREADS: Final = 2
 """Threads that encrypt and decrypt."""
 
 
@@ -133,7 +133,7 @@ class OpenedStore(EncryptedStore):
 
     def __init__(self, store: RetryingStore, workers: Workers, keys: ArchiveKeyFile | None) -> None:
         super().__init__(store, workers, keys)
-        self._sealers = workers
+        self._encryption_workers = workers
         self._retries = store.retries
         self.below = store
         """The store without encryption: its objects as stored."""
@@ -146,7 +146,7 @@ class OpenedStore(EncryptedStore):
     async def close(self) -> None:
         """Close the store below, and end the encryption threads."""
         await super().close()
-        await self._sealers.close()
+        await self._encryption_workers.close()
 
 
 async def open_store(
@@ -175,7 +175,7 @@ async def open_store(
             credentials of other clouds only for readability.
         ArchiveUnavailable: the source of credentials does not answer.
     """
-    where, workers = parse_url(url), ThreadWorkers(_SEALERS, "seal")
+    where, workers = parse_url(url), ThreadWorkers(_ENCRYPTION_THREADS, "encryption")
     try:
         keys = await workers.run(ArchiveKeyFile, archive_keys, clock, workers) if archive_keys else None
         store = await _open_plain(where, clock, rng, settings, credentials, allow_http=allow_http)

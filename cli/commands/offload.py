@@ -245,7 +245,7 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
         cluster(metadata) as client,
         opened(client, url, settle=change, archive_keys=archive_keys()) as archive,
     ):
-        store = archive.sealing
+        store = archive.encrypted_store
         if store is None:
             raise InvalidConfig("this archive has no keys, so there is nothing to rewrap")
         current, source = await store.current_key(), store.keys

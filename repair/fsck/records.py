@@ -76,7 +76,7 @@ RECORD_KINDS: Final = (
     ),
     RecordKind(
         "archive/sealed",
-        "that the archive is sealed",
+        "that the archive is encrypted",
         decoding(load_json),
         "delete it: an offloader with keys of the archive writes it again",
     ),

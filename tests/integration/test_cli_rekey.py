@@ -56,4 +56,4 @@ def test_all_objects_get_the_current_key_though_the_key_for_encrypted_copies_can
         assert (done.json["plain"], done.json["keys_before"]) == (1, [before])
     refused = rekey("--seal-plain")
     assert (refused.code, refused.out, RECORD in refused.err) == (4 if lost else 6, b"", True), refused.err
-    assert (bucket / PLAIN).read_bytes() == TEXT, "no copy is sealed with a key that another run would not have"
+    assert (bucket / PLAIN).read_bytes() == TEXT, "no copy is encrypted with a key that another run would not have"

@@ -147,7 +147,7 @@ async def offloading(
     async with Client(cluster.metadata) as client, opened(client, f"file://{directory}") as archive:
         patience = RetryPolicy(clock, SystemRng(), HURRIED)
         store = RetryingStore(through(archive.store), patience)
-        archive = replace(archive, store=store, sealing=None)
+        archive = replace(archive, store=store, encrypted_store=None)
         offloader = archive.offloader(client, EAGER)
         service = OffloadService(archive, offloader, EAGER, client=client)
         async with (

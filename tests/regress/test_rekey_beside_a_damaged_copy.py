@@ -3,7 +3,7 @@
 import pytest
 
 from tallybook.archive.format.schema import object_key
-from tallybook.archive.objects.encryption.format import SEALED_FRAME_BYTES, TAG_BYTES
+from tallybook.archive.objects.encryption.format import ENCRYPTED_FRAME_BYTES, TAG_BYTES
 from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.offload.rekey import FAILED, SEALED, Rekeyed, rekey
@@ -40,10 +40,10 @@ async def both() -> MemoryObjectStore:
     [
         pytest.param(lambda whole: b"", id="nothing"),
         pytest.param(lambda whole: whole[:TAG_BYTES], id="as much as an empty object has"),
-        pytest.param(lambda whole: whole[: 2 * SEALED_FRAME_BYTES], id="two frames of five"),
+        pytest.param(lambda whole: whole[: 2 * ENCRYPTED_FRAME_BYTES], id="two frames of five"),
         pytest.param(lambda whole: whole[:-1], id="all but a byte"),
         pytest.param(lambda whole: whole + b"\0", id="a byte more"),
-        pytest.param(lambda whole: whole + bytes(2 * SEALED_FRAME_BYTES), id="two frames more"),
+        pytest.param(lambda whole: whole + bytes(2 * ENCRYPTED_FRAME_BYTES), id="two frames more"),
     ],
 )
 async def test_a_truncated_or_longer_encrypted_copy_does_not_cost_the_plain_object(change):

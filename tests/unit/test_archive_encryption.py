@@ -80,7 +80,7 @@ async def test_an_unlisted_bucket_is_read_again_before_anything_is_written_and_t
     async with Client(place["metadata"]) as client:
         async with opened(client, place["url"], settle=True) as archive:
             await OffloadService(archive, archive.offloader(client, settings), settings).work_off()
-        monkeypatch.setattr(OpenedStore, "any_sealed", denied)
+        monkeypatch.setattr(OpenedStore, "any_encrypted", denied)
         async with opened(client, None, settle=True) as archive:
             service = OffloadService(archive, archive.offloader(client, settings), settings)
             with pytest.raises(ArchiveDenied, match="list nothing"):

@@ -5,8 +5,8 @@ tests/contract/objects tests the contract of every object store.
 
 import pytest
 
-from tallybook.archive.objects.encryption import format as seal_format
-from tallybook.archive.objects.encryption.format import FRAME_BYTES, RECORD_BYTES, SEALED_FRAME_BYTES
+from tallybook.archive.objects.encryption import format as encryption_format
+from tallybook.archive.objects.encryption.format import ENCRYPTED_FRAME_BYTES, FRAME_BYTES, RECORD_BYTES
 from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import UnfinishedUpload
@@ -59,7 +59,7 @@ def keys() -> InMemoryKeys:
     return InMemoryKeys()
 
 
-def sealed(below: MemoryObjectStore, keys: InMemoryKeys | None) -> EncryptedStore:
+def encrypted_store(below: MemoryObjectStore, keys: InMemoryKeys | None) -> EncryptedStore:
     return EncryptedStore(below, InlineWorkers(), keys)
 
 
@@ -68,7 +68,7 @@ async def listed(store: EncryptedStore) -> list[str]:
 
 
 async def test_nothing_of_what_is_written_is_seen_below(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     assert await below.all() == [f"sealed/keys/{KEY}", f"sealed/objects/{KEY}"]
     data = await below.read(f"sealed/objects/{KEY}", 0, (await below.info(f"sealed/objects/{KEY}")).size_bytes)
@@ -79,16 +79,16 @@ async def test_nothing_of_what_is_written_is_seen_below(below, keys):
 
 
 async def test_a_range_costs_the_frames_that_it_touches(below, keys):
-    await sealed(below, keys).put(KEY, TEXT)
-    store = sealed(below, keys)
+    await encrypted_store(below, keys).put(KEY, TEXT)
+    store = encrypted_store(below, keys)
     assert await store.read(KEY, FRAME_BYTES + 5, 10) == TEXT[FRAME_BYTES + 5 : FRAME_BYTES + 15]
     assert await store.read(KEY, 0, 1) == TEXT[:1]
-    frame = (f"sealed/objects/{KEY}", SEALED_FRAME_BYTES)
+    frame = (f"sealed/objects/{KEY}", ENCRYPTED_FRAME_BYTES)
     assert below.read_bytes == [(f"sealed/keys/{KEY}", RECORD_BYTES), frame, frame]
 
 
 async def test_several_ranges_of_one_frame_are_one_read_of_it(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     ranges = [(3, 7), (100, 50), (FRAME_BYTES - 1, 2), (2 * FRAME_BYTES + 9, 4)]
     below.read_bytes.clear()
@@ -97,8 +97,8 @@ async def test_several_ranges_of_one_frame_are_one_read_of_it(below, keys):
 
 
 async def test_what_is_encrypted_is_listed_and_not_read_without_keys(below, keys):
-    await sealed(below, keys).put(KEY, TEXT)
-    without = sealed(below, None)
+    await encrypted_store(below, keys).put(KEY, TEXT)
+    without = encrypted_store(below, None)
     assert await listed(without) == [KEY]
     assert (await without.info(KEY)).size_bytes == len(TEXT)
     with pytest.raises(ArchiveKeyMissing, match="archive_keys is not set here"):
@@ -110,9 +110,9 @@ async def test_what_is_encrypted_is_listed_and_not_read_without_keys(below, keys
 
 
 async def test_an_object_whose_key_was_dropped_is_neither_absent_nor_damaged(below, keys):
-    await sealed(below, keys).put(KEY, TEXT)
+    await encrypted_store(below, keys).put(KEY, TEXT)
     keys.rotate(keep=False)
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     with pytest.raises(ArchiveKeyMissing, match="k1"):
         await store.read(KEY, 0, 1)
     assert keys.wanted[-1] == "k1"
@@ -124,11 +124,11 @@ async def test_an_object_whose_key_was_dropped_is_neither_absent_nor_damaged(bel
 
 async def test_what_is_plain_is_read_until_the_keys_refuse_it(below, keys):
     await below.put(KEY, TEXT)
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     assert await store.read(KEY, 0, 4) == TEXT[:4]
     keys.refuse_plain()
-    for each in (store, sealed(below, keys)):  # also one that has read it
-        with pytest.raises(ObjectDamaged, match="not sealed"):
+    for each in (store, encrypted_store(below, keys)):  # also one that has read it
+        with pytest.raises(ObjectDamaged, match="not encrypted"):
             await each.read(KEY, 0, 4)
         assert await listed(each) == [KEY]
         with pytest.raises(ObjectMissing):
@@ -136,15 +136,15 @@ async def test_what_is_plain_is_read_until_the_keys_refuse_it(below, keys):
 
 
 async def test_where_something_is_encrypted_and_plain_the_encrypted_one_counts(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     await below.put(KEY, b"forged")
-    assert await sealed(below, keys).read(KEY, 0, 6) == TEXT[:6]
+    assert await encrypted_store(below, keys).read(KEY, 0, 6) == TEXT[:6]
     assert [found.size_bytes async for page in store.list() for found in page] == [len(TEXT)]
 
 
 async def test_objects_and_keys_that_are_exchanged_are_damage(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     await store.put(OTHER, TEXT)
     for folder in ("sealed/objects/", "sealed/keys/"):
@@ -152,20 +152,20 @@ async def test_objects_and_keys_that_are_exchanged_are_damage(below, keys):
         theirs, ours = [await below.read(folder + key, 0, size) for key in (OTHER, KEY)]
         await below.put(folder + KEY, theirs)
         with pytest.raises(ObjectDamaged):
-            await sealed(below, keys).read(KEY, 0, 1)
+            await encrypted_store(below, keys).read(KEY, 0, 1)
         await below.put(folder + KEY, ours)
     whole = {folder: await below.read(folder + OTHER, 0, (await below.info(folder + OTHER)).size_bytes)
              for folder in ("sealed/objects/", "sealed/keys/")}  # fmt: skip
     for folder, data in whole.items():
         await below.put(folder + KEY, data)
     with pytest.raises(ObjectDamaged, match="another object"):
-        await sealed(below, keys).read(KEY, 0, 1)
+        await encrypted_store(below, keys).read(KEY, 0, 1)
 
 
 async def test_a_truncated_encrypted_object_is_damaged(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
-    data = await below.read(f"sealed/objects/{KEY}", 0, 2 * SEALED_FRAME_BYTES)
+    data = await below.read(f"sealed/objects/{KEY}", 0, 2 * ENCRYPTED_FRAME_BYTES)
     await below.put(f"sealed/objects/{KEY}", data)
     with pytest.raises(ObjectDamaged):
         await store.read(KEY, 2 * FRAME_BYTES, 10)
@@ -175,17 +175,17 @@ async def test_a_truncated_encrypted_object_is_damaged(below, keys):
 
 
 async def test_a_wrapped_key_of_a_newer_tallybook_is_distinguished(below, keys, monkeypatch):
-    store = sealed(below, keys)
-    monkeypatch.setattr(seal_format, "VERSION", seal_format.VERSION + 1)
+    store = encrypted_store(below, keys)
+    monkeypatch.setattr(encryption_format, "VERSION", encryption_format.VERSION + 1)
     await store.put(KEY, TEXT)
     monkeypatch.undo()
-    for each in (sealed(below, keys), sealed(below, None)):
+    for each in (encrypted_store(below, keys), encrypted_store(below, None)):
         with pytest.raises(NewerFormat):
             await each.read(KEY, 0, 1)
 
 
 async def test_an_object_that_was_written_anew_is_opened_with_its_new_key(below, keys):
-    store, other = sealed(below, keys), sealed(below, keys)
+    store, other = encrypted_store(below, keys), encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     assert await store.read(KEY, 0, 3) == TEXT[:3]
     await other.put(KEY, TEXT[::-1])
@@ -194,27 +194,27 @@ async def test_an_object_that_was_written_anew_is_opened_with_its_new_key(below,
 
 async def test_an_object_that_is_encrypted_during_a_read_is_found(below, keys):
     await below.put(KEY, TEXT)
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     assert await store.read(KEY, 0, 3) == TEXT[:3]
-    await sealed(below, keys).put(KEY, TEXT)
+    await encrypted_store(below, keys).put(KEY, TEXT)
     await below.delete(KEY)
     assert await store.read(KEY, 0, 3) == TEXT[:3]
 
 
 async def test_rewrapping_changes_the_key_and_not_the_object(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
-    before = await below.read(f"sealed/objects/{KEY}", 0, SEALED_FRAME_BYTES)
+    before = await below.read(f"sealed/objects/{KEY}", 0, ENCRYPTED_FRAME_BYTES)
     keys.rotate()
     assert await store.wrapping(KEY) == "k1"
     await store.rewrap(KEY)
     assert await store.wrapping(KEY) == "k2"
-    assert await below.read(f"sealed/objects/{KEY}", 0, SEALED_FRAME_BYTES) == before
-    assert await sealed(below, InMemoryKeys(2)).read(KEY, 0, 3) == TEXT[:3]
+    assert await below.read(f"sealed/objects/{KEY}", 0, ENCRYPTED_FRAME_BYTES) == before
+    assert await encrypted_store(below, InMemoryKeys(2)).read(KEY, 0, 3) == TEXT[:3]
 
 
 async def test_what_an_upload_leaves_that_ends_before_its_key_is_collected(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     below.no_put = "sealed/keys/"
     upload = store.upload(KEY)
     await upload.write(TEXT)
@@ -231,26 +231,26 @@ async def test_what_an_upload_leaves_that_ends_before_its_key_is_collected(below
 
 
 async def test_a_key_without_its_object_is_no_object_and_is_collected(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     await below.delete(f"sealed/objects/{KEY}")
     assert await listed(store) == []
     with pytest.raises(ObjectMissing):
-        await sealed(below, keys).read(KEY, 0, 1)
+        await encrypted_store(below, keys).read(KEY, 0, 1)
     [left] = await store.unfinished_uploads()
     await store.abort_upload(left)
     assert await below.all() == []
 
 
 async def test_a_half_that_has_become_whole_is_not_collected(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.put(KEY, TEXT)
     await store.abort_upload(UnfinishedUpload(KEY, "half", 0))
     assert await store.read(KEY, 0, 3) == TEXT[:3]
 
 
 async def test_a_half_of_what_is_plain_may_be_a_copy_in_the_making_and_is_not_collected(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await below.put(KEY, TEXT)
     await below.put(f"sealed/objects/{KEY}", TEXT)
     assert await store.unfinished_uploads() == []
@@ -261,7 +261,7 @@ async def test_a_half_of_what_is_plain_may_be_a_copy_in_the_making_and_is_not_co
 
 
 async def test_an_upload_below_is_reported_under_the_key_of_its_object(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     await store.upload(KEY).write(bytes(2 * FRAME_BYTES))
     [left] = await store.unfinished_uploads()
     assert left.key == KEY
@@ -270,7 +270,7 @@ async def test_an_upload_below_is_reported_under_the_key_of_its_object(below, ke
 
 
 async def test_nothing_can_be_put_where_encrypted_objects_are_kept(below, keys):
-    for store in (sealed(below, keys), sealed(below, None)):
+    for store in (encrypted_store(below, keys), encrypted_store(below, None)):
         for key in ("sealed/objects/x", "sealed/keys/x", "sealed/x"):
             with pytest.raises(InvalidArgument):
                 await store.put(key, b"x")
@@ -279,7 +279,7 @@ async def test_nothing_can_be_put_where_encrypted_objects_are_kept(below, keys):
 
 
 async def test_plain_and_encrypted_objects_are_listed_in_one_order(below, keys):
-    store = sealed(below, keys)
+    store = encrypted_store(below, keys)
     every = [f"{folder}/{number}" for folder in ("a", "ledgers", "sealer", "sets", "z") for number in range(5)]
     for number, key in enumerate(every):
         await (below if number % 2 else store).put(key, b"x")

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.archive.objects.encryption.format import (
+    ENCRYPTED_FRAME_BYTES,
     FRAME_BYTES,
     NONCE_BYTES,
     RECORD_BYTES,
-    SEALED_FRAME_BYTES,
     TAG_BYTES,
     WrappedKey,
     decode_key,
     encode_key,
+    encrypt_frames,
+    encrypted_bytes,
     frames_of,
     open_frames,
     plain_bytes_of,
-    seal_frames,
-    sealed_bytes,
     unwrap,
     wrap,
 )
@@ -40,13 +40,13 @@ SIZES = st.one_of(
 
 def sealed(size: int) -> tuple[bytes, bytes]:
     plain = bytes(at * 7 % 251 for at in range(256)) * (size // 256 + 1)
-    return plain[:size], seal_frames(CIPHER, KEY, 0, plain[:size], ends=True)
+    return plain[:size], encrypt_frames(CIPHER, KEY, 0, plain[:size], ends=True)
 
 
 @given(SIZES)
 def test_sizes_of_plaintext_and_ciphertext_determine_each_other(size: int):
     plain, data = sealed(size)
-    assert len(data) == sealed_bytes(size)
+    assert len(data) == encrypted_bytes(size)
     assert plain_bytes_of(len(data)) == size
     assert open_frames(CIPHER, KEY, range(frames_of(size)), size, data) == plain
 
@@ -57,7 +57,7 @@ def test_any_range_comes_back_from_the_frames_that_it_touches(size: int, draw: A
     offset = draw.draw(st.integers(0, size - 1))
     wanted = draw.draw(st.integers(1, size - offset))
     frames = range(offset // FRAME_BYTES, (offset + wanted - 1) // FRAME_BYTES + 1)
-    part = data[frames.start * SEALED_FRAME_BYTES : frames.stop * SEALED_FRAME_BYTES]
+    part = data[frames.start * ENCRYPTED_FRAME_BYTES : frames.stop * ENCRYPTED_FRAME_BYTES]
     skip = offset - frames.start * FRAME_BYTES
     assert open_frames(CIPHER, KEY, frames, size, part, skip=skip, size=wanted) == plain[offset : offset + wanted]
 
@@ -66,8 +66,8 @@ SIZE = 2 * FRAME_BYTES + 100
 
 
 def swapped(data: bytes) -> bytes:
-    end = 2 * SEALED_FRAME_BYTES
-    return data[SEALED_FRAME_BYTES:end] + data[:SEALED_FRAME_BYTES] + data[end:]
+    end = 2 * ENCRYPTED_FRAME_BYTES
+    return data[ENCRYPTED_FRAME_BYTES:end] + data[:ENCRYPTED_FRAME_BYTES] + data[end:]
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def swapped(data: bytes) -> bytes:
         ("a tag", KEY, SIZE, lambda data: data[:-1] + bytes([data[-1] ^ 1])),
         ("the order of frames", KEY, SIZE, swapped),
         ("the object", "ledgers/b.parquet", SIZE, lambda data: data),
-        ("an end at a frame", KEY, 2 * FRAME_BYTES, lambda data: data[: 2 * SEALED_FRAME_BYTES]),
+        ("an end at a frame", KEY, 2 * FRAME_BYTES, lambda data: data[: 2 * ENCRYPTED_FRAME_BYTES]),
         ("an end within a frame", KEY, 2 * FRAME_BYTES + 50, lambda data: data[:-50]),
-        ("more behind the end", KEY, 4 * FRAME_BYTES, lambda data: data + bytes(2 * SEALED_FRAME_BYTES)),
-        ("a frame too short to have a tag", KEY, SIZE, lambda data: data[: 2 * SEALED_FRAME_BYTES + TAG_BYTES - 1]),
+        ("more behind the end", KEY, 4 * FRAME_BYTES, lambda data: data + bytes(2 * ENCRYPTED_FRAME_BYTES)),
+        ("a frame too short to have a tag", KEY, SIZE, lambda data: data[: 2 * ENCRYPTED_FRAME_BYTES + TAG_BYTES - 1]),
     ],
 )
 def test_frames_that_were_changed_moved_cut_off_or_exchanged_are_found_out(what, key, size, change):
@@ -91,10 +91,10 @@ def test_frames_that_were_changed_moved_cut_off_or_exchanged_are_found_out(what,
 
 def test_no_two_frames_of_an_object_are_alike():
     plain = bytes(3 * FRAME_BYTES)
-    data = seal_frames(CIPHER, KEY, 0, plain, ends=True)
-    frames = {data[at : at + SEALED_FRAME_BYTES] for at in range(0, len(data), SEALED_FRAME_BYTES)}
+    data = encrypt_frames(CIPHER, KEY, 0, plain, ends=True)
+    frames = {data[at : at + ENCRYPTED_FRAME_BYTES] for at in range(0, len(data), ENCRYPTED_FRAME_BYTES)}
     assert len(frames) == 3
-    assert seal_frames(CIPHER, KEY, 2, plain[:FRAME_BYTES], ends=False) not in frames
+    assert encrypt_frames(CIPHER, KEY, 2, plain[:FRAME_BYTES], ends=False) not in frames
 
 
 def a_key(name: str = "2026-k1", size: int = SIZE) -> WrappedKey:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tallybook.archive import encryption_record as sealing
-from tallybook.archive import url_record
+from tallybook.archive import encryption_record, url_record
 from tallybook.archive.format import index_codec
 from tallybook.archive.format.index_codec import directory_message, encode_part, read_directory
 from tallybook.archive.objects.encryption import format as seal_format
@@ -268,7 +267,7 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     ),
     "sealing": (
         b'{"format":1,"since_ms":1}',
-        lambda value: asyncio.run(read_with(sealing.RECORD, sealing.encrypted_since, value)),
+        lambda value: asyncio.run(read_with(encryption_record.RECORD, encryption_record.encrypted_since, value)),
     ),
     "keys of an archive": (
         b'{"format":1,"current":"k","keys":{"k":"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}}',

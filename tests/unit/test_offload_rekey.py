@@ -84,7 +84,7 @@ async def test_a_plain_object_is_encrypted_under_its_name_also_where_plain_ones_
     keys.refuse_plain()
     store = store_of(below, keys)
     assert (SEALED, "") in await outcomes(store, seal_plain=True)
-    assert await store.is_sealed(OBJECTS[2])
+    assert await store.is_encrypted(OBJECTS[2])
     assert await store.read(OBJECTS[2], 0, len(TEXT)) == TEXT
     assert not [found.key async for page in below.list("ledgers/") for found in page]
 
@@ -92,7 +92,7 @@ async def test_a_plain_object_is_encrypted_under_its_name_also_where_plain_ones_
 async def test_a_plain_object_stays_until_its_encrypted_copy_was_read_back(monkeypatch):
     below = await some_objects()
     store = store_of(below, InMemoryKeys(2, others=OLD))
-    find = store.find_sealed
+    find = store.find_encrypted
 
     async def wrong(key: str) -> EncryptedObject:
         found = await find(key)
@@ -102,7 +102,7 @@ async def test_a_plain_object_stays_until_its_encrypted_copy_was_read_back(monke
 
         return replace(found, read=read)
 
-    monkeypatch.setattr(store, "find_sealed", wrong)
+    monkeypatch.setattr(store, "find_encrypted", wrong)
     found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
     assert (found[0].outcome, "plain object is kept" in found[0].problem) == (FAILED, True)
     assert (await below.info(OBJECTS[2])).size_bytes == len(TEXT)
@@ -142,7 +142,7 @@ async def test_what_changes_while_it_is_encrypted_is_not_encrypted(monkeypatch):
     monkeypatch.setattr(store, "read_plain", other)
     found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
     assert (found[0].outcome, "changed while it was sealed" in found[0].problem) == (FAILED, True)
-    assert not await store.is_sealed(OBJECTS[2])
+    assert not await store.is_encrypted(OBJECTS[2])
     assert await below.read(OBJECTS[2], 0, len(TEXT)) == TEXT
 
 

@@ -34,7 +34,7 @@ FRAME_LOG2: Final = 16
 FRAME_BYTES: Final = 1 << FRAME_LOG2
 """Plaintext bytes of a frame."""
 TAG_BYTES: Final = 16
-SEALED_FRAME_BYTES: Final = FRAME_BYTES + TAG_BYTES
+ENCRYPTED_FRAME_BYTES: Final = FRAME_BYTES + TAG_BYTES
 NONCE_BYTES: Final = 12
 DATA_KEY_BYTES: Final = 32
 MAX_PLAIN_BYTES: Final = 1 << 48
@@ -142,17 +142,17 @@ def frames_of(plain_bytes: int) -> int:
     return max(1, -(-plain_bytes // FRAME_BYTES))
 
 
-def sealed_bytes(plain_bytes: int) -> int:
+def encrypted_bytes(plain_bytes: int) -> int:
     """Size of an object after encryption."""
     return plain_bytes + TAG_BYTES * frames_of(plain_bytes)
 
 
 def plain_bytes_of(stored_bytes: int) -> int:
     """Plaintext size of an encrypted object of ``stored_bytes``; 0 for an impossible size."""
-    return max(0, stored_bytes - TAG_BYTES * max(1, -(-stored_bytes // SEALED_FRAME_BYTES)))
+    return max(0, stored_bytes - TAG_BYTES * max(1, -(-stored_bytes // ENCRYPTED_FRAME_BYTES)))
 
 
-def seal_frames(cipher: AESGCM, identity: str, first: int, plain: Buffer, *, ends: bool) -> bytes:
+def encrypt_frames(cipher: AESGCM, identity: str, first: int, plain: Buffer, *, ends: bool) -> bytes:
     """Encrypt consecutive frames.
 
     Args:
@@ -161,29 +161,29 @@ def seal_frames(cipher: AESGCM, identity: str, first: int, plain: Buffer, *, end
     """
     view, label = memoryview(plain).cast("B"), _label(identity)
     count = frames_of(len(view))
-    sealed = []
+    encrypted = []
     for at in range(count):
         nonce = _NONCE.pack(first + at, ends and at == count - 1)
-        sealed.append(cipher.encrypt(nonce, view[at * FRAME_BYTES : (at + 1) * FRAME_BYTES], label))
-    return b"".join(sealed)
+        encrypted.append(cipher.encrypt(nonce, view[at * FRAME_BYTES : (at + 1) * FRAME_BYTES], label))
+    return b"".join(encrypted)
 
 
 def open_frames(
-    cipher: AESGCM, identity: str, frames: range, plain_bytes: int, sealed: Buffer, *, skip: int = 0, size: int = -1
+    cipher: AESGCM, identity: str, frames: range, plain_bytes: int, encrypted: Buffer, *, skip: int = 0, size: int = -1
 ) -> bytes:
     """Decrypt ``frames`` of an object of ``plain_bytes``; returns ``size`` bytes of the plaintext after ``skip``.
 
     Raises:
         DamagedFile: they are not the expected frames of this object.
     """
-    view, label, last = memoryview(sealed).cast("B"), _label(identity), frames_of(plain_bytes) - 1
+    view, label, last = memoryview(encrypted).cast("B"), _label(identity), frames_of(plain_bytes) - 1
     plain: list[Buffer] = []
     for at, number in enumerate(frames):
-        part = view[at * SEALED_FRAME_BYTES : (at + 1) * SEALED_FRAME_BYTES]
+        part = view[at * ENCRYPTED_FRAME_BYTES : (at + 1) * ENCRYPTED_FRAME_BYTES]
         try:
             plain.append(cipher.decrypt(_NONCE.pack(number, number == last), part, label))
         except (InvalidTag, ValueError):
-            raise DamagedFile(f"{identity}: frame {number} of the sealed object was changed or damaged") from None
+            raise DamagedFile(f"{identity}: frame {number} of the encrypted object was changed or damaged") from None
     if size < 0:
         return b"".join(plain)
     return b"".join(_cut(plain, skip, size))

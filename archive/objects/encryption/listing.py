@@ -27,9 +27,9 @@ def whole(found: ObjectInfo) -> ObjectInfo:
 
 async def listing(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
     """Encrypted and plain objects, in pages; if both exist under a key, the encrypted one is listed."""
-    plain, sealed = _each(_plain(store, prefix, after)), _sealed(store, prefix, after)
+    plain, encrypted = _each(_plain(store, prefix, after)), _encrypted(store, prefix, after)
     page: list[ObjectInfo] = []
-    async for ours, theirs in _joined(sealed, plain):
+    async for ours, theirs in _joined(encrypted, plain):
         found = ours or theirs
         if found is not None:
             page.append(found)
@@ -48,7 +48,7 @@ async def halves(store: ObjectStore) -> AsyncIterator[ObjectInfo]:
             yield half
 
 
-async def _sealed(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectInfo]:
+async def _encrypted(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectInfo]:
     """Objects with both halves."""
     # If nothing is encrypted, this takes one request.
     keys = _under(store, KEYS, prefix, after)

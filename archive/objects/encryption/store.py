@@ -30,16 +30,16 @@ from ..keys import check_key, check_prefix, check_range
 from ..port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
 from .format import (
     DATA_KEY_BYTES,
+    ENCRYPTED_FRAME_BYTES,
     FRAME_BYTES,
     NONCE_BYTES,
     RECORD_BYTES,
-    SEALED_FRAME_BYTES,
     WrappedKey,
     decode_key,
     encode_key,
+    encrypt_frames,
+    encrypted_bytes,
     open_frames,
-    seal_frames,
-    sealed_bytes,
     unwrap,
     wrap,
 )
@@ -57,7 +57,7 @@ _HALF: Final = "half"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seal:
+class _Header:
     """Header of an encrypted object, ready for decryption."""
 
     record: bytes
@@ -88,7 +88,7 @@ class EncryptedStore:
         self._store = store
         self._workers = workers
         self._keys = keys
-        self.headers: LRUCache[str, _Seal | None] = LRUCache(MAX_CACHED_HEADERS)
+        self.headers: LRUCache[str, _Header | None] = LRUCache(MAX_CACHED_HEADERS)
         """Cached headers; ``None``: the object is plain."""
         self.header_hits = 0
         self.header_misses = 0
@@ -99,7 +99,7 @@ class EncryptedStore:
         return self._store.url
 
     @property
-    def seals(self) -> bool:
+    def encrypts(self) -> bool:
         """Whether writes are encrypted."""
         return self._keys is not None
 
@@ -110,8 +110,8 @@ class EncryptedStore:
             await self._store.put(key, data)
             return
         data_key, size = random_bytes(DATA_KEY_BYTES), memoryview(data).nbytes
-        sealed = await self._workers.run(seal_frames, AESGCM(data_key), key, 0, data, ends=True)
-        await self._store.put(OBJECTS + key, sealed)
+        encrypted = await self._workers.run(encrypt_frames, AESGCM(data_key), key, 0, data, ends=True)
+        await self._store.put(OBJECTS + key, encrypted)
         await self._complete(key, data_key, size)
 
     def upload(self, key: str) -> Upload:
@@ -147,16 +147,16 @@ class EncryptedStore:
             return []
         known = key in self.headers
         try:
-            return await self._read(key, ranges, await self._seal_of(key))
+            return await self._read(key, ranges, await self._header_of(key))
         except (ObjectMissing, ObjectDamaged):
             before = self.headers.pop(key, None)
             if not known:
                 raise
             # The object may have been rewritten, or encrypted.
-            seal = await self._seal_of(key)
-            if _record(seal) == _record(before):
+            header = await self._header_of(key)
+            if _record(header) == _record(before):
                 raise
-            return await self._read(key, ranges, seal)
+            return await self._read(key, ranges, header)
 
     async def info(self, key: str) -> ObjectInfo:
         """Plaintext size and age; needs no key."""
@@ -211,12 +211,12 @@ class EncryptedStore:
         """Close the store below."""
         await self._store.close()
 
-    async def is_sealed(self, key: str) -> bool:
+    async def is_encrypted(self, key: str) -> bool:
         """Whether an object is encrypted; otherwise it is plain or missing."""
         _check(key)
         return self.headers.get(key) is not None or await self._has(KEYS + key)
 
-    async def any_sealed(self) -> bool:
+    async def any_encrypted(self) -> bool:
         """Whether any object is encrypted."""
         async for page in self._store.list(KEYS):
             if page:
@@ -231,7 +231,7 @@ class EncryptedStore:
             ArchiveKeyMissing: there are no keys.
         """
         if self._keys is None:
-            raise ArchiveKeyMissing(f"{self.url}: nothing can be sealed without keys: set archive_keys")
+            raise ArchiveKeyMissing(f"{self.url}: nothing can be encrypted without keys: set archive_keys")
         return self._keys
 
     async def current_key(self) -> str:
@@ -242,7 +242,7 @@ class EncryptedStore:
         """
         return (await self._current()).current
 
-    async def find_sealed(self, key: str) -> EncryptedObject:
+    async def find_encrypted(self, key: str) -> EncryptedObject:
         """Read the header of an encrypted object from the store.
 
         Raises:
@@ -251,18 +251,18 @@ class EncryptedStore:
             ArchiveKeyMissing, NewerFormat: it cannot be decrypted here.
         """
         self.headers.pop(_check(key), None)
-        seal = await self._seal_of(key)
-        if seal is None:
-            raise ObjectMissing(f"{self.url}: there is no sealed object {key}")
-        stored, whole_bytes = (await self._store.info(OBJECTS + key)).size_bytes, sealed_bytes(seal.plain_bytes)
+        header = await self._header_of(key)
+        if header is None:
+            raise ObjectMissing(f"{self.url}: there is no encrypted object {key}")
+        stored, whole_bytes = (await self._store.info(OBJECTS + key)).size_bytes, encrypted_bytes(header.plain_bytes)
         if stored != whole_bytes:
-            raise ObjectDamaged(f"{self.url}: the sealed {key} has {stored} bytes instead of {whole_bytes}")
+            raise ObjectDamaged(f"{self.url}: the encrypted {key} has {stored} bytes instead of {whole_bytes}")
 
         async def read(offset: int, size: int) -> bytes:
             check_range(key, offset, size)
-            return (await self._read_sealed(key, [(offset, size)], seal))[0]
+            return (await self._read_encrypted(key, [(offset, size)], header))[0]
 
-        return EncryptedObject(seal.plain_bytes, read)
+        return EncryptedObject(header.plain_bytes, read)
 
     async def is_plain(self, key: str) -> bool:
         """Whether a plain object exists under the key, regardless of an encrypted one."""
@@ -316,7 +316,7 @@ class EncryptedStore:
     async def _current(self) -> ArchiveKeys:
         return await self.keys.now()
 
-    async def _seal_of(self, key: str) -> _Seal | None:
+    async def _header_of(self, key: str) -> _Header | None:
         """Header of an encrypted object; ``None`` if it is plain, or missing."""
         if key in self.headers:
             self.header_hits += 1
@@ -329,9 +329,9 @@ class EncryptedStore:
         except ObjectMissing:
             return None
         found = self._decoded(record, key)
-        seal = _Seal(record, found.plain_bytes, AESGCM(await self._unwrapped(found, key)))
-        self.headers[key] = seal
-        return seal
+        header = _Header(record, found.plain_bytes, AESGCM(await self._unwrapped(found, key)))
+        self.headers[key] = header
+        return header
 
     def _decoded(self, record: bytes, key: str) -> WrappedKey:
         return self._checked(decode_key, record, key)
@@ -351,12 +351,12 @@ class EncryptedStore:
             raise ObjectDamaged(f"{self.url}: {error.message}") from error
 
     def _no_key(self, key: str, wrapping: str) -> ArchiveKeyMissing:
-        have = "archive_keys does not have that key" if self.seals else "archive_keys is not set here"
-        return ArchiveKeyMissing(f"{self.url}: {key} is sealed with key {wrapping}, and {have}")
+        have = "archive_keys does not have that key" if self.encrypts else "archive_keys is not set here"
+        return ArchiveKeyMissing(f"{self.url}: {key} is encrypted with key {wrapping}, and {have}")
 
-    async def _read(self, key: str, ranges: Sequence[tuple[int, int]], seal: _Seal | None) -> Parts:
-        if seal is not None:
-            return await self._read_sealed(key, ranges, seal)
+    async def _read(self, key: str, ranges: Sequence[tuple[int, int]], header: _Header | None) -> Parts:
+        if header is not None:
+            return await self._read_encrypted(key, ranges, header)
         if self._keys is not None:
             await self._refuse_plain(key, self._keys)
         try:
@@ -378,25 +378,25 @@ class EncryptedStore:
         """
         if not (await source.now()).reads_plain:
             await self._store.info(key)
-            raise ObjectDamaged(f"{self.url}: {key} is not sealed, and archive_keys refuses plain objects")
+            raise ObjectDamaged(f"{self.url}: {key} is not encrypted, and archive_keys refuses plain objects")
 
-    async def _read_sealed(self, key: str, ranges: Sequence[tuple[int, int]], seal: _Seal) -> Parts:
+    async def _read_encrypted(self, key: str, ranges: Sequence[tuple[int, int]], header: _Header) -> Parts:
         end = max(offset + size for offset, size in ranges)
-        if end > seal.plain_bytes:
-            raise ObjectDamaged(f"{self.url}: {key} has {seal.plain_bytes} bytes, but it was requested up to {end}")
+        if end > header.plain_bytes:
+            raise ObjectDamaged(f"{self.url}: {key} has {header.plain_bytes} bytes, but it was requested up to {end}")
         runs = _runs(ranges)
-        stored_end = sealed_bytes(seal.plain_bytes)
+        stored_end = encrypted_bytes(header.plain_bytes)
         wanted = []
         for run in runs:
-            begin = run.start * SEALED_FRAME_BYTES
-            wanted.append((begin, min(run.stop * SEALED_FRAME_BYTES, stored_end) - begin))
+            begin = run.start * ENCRYPTED_FRAME_BYTES
+            wanted.append((begin, min(run.stop * ENCRYPTED_FRAME_BYTES, stored_end) - begin))
         stored = await self._store.read_many(OBJECTS + key, wanted)
-        return await self._workers.run(self._opened, key, seal, runs, stored, ranges)
+        return await self._workers.run(self._opened, key, header, runs, stored, ranges)
 
     def _opened(
         self,
         key: str,
-        seal: _Seal,
+        header: _Header,
         runs: Sequence[range],
         stored: Sequence[bytes],
         ranges: Sequence[tuple[int, int]],
@@ -406,9 +406,9 @@ class EncryptedStore:
             if len(ranges) == 1:
                 offset, size = ranges[0]
                 skip = offset - runs[0].start * FRAME_BYTES
-                return [open_frames(seal.cipher, key, runs[0], seal.plain_bytes, stored[0], skip=skip, size=size)]
+                return [open_frames(header.cipher, key, runs[0], header.plain_bytes, stored[0], skip=skip, size=size)]
             opened = [
-                open_frames(seal.cipher, key, run, seal.plain_bytes, data)
+                open_frames(header.cipher, key, run, header.plain_bytes, data)
                 for run, data in zip(runs, stored, strict=True)
             ]
         except DamagedFile as error:
@@ -436,13 +436,13 @@ def _check(key: str) -> str:
         InvalidArgument: it is not.
     """
     if key.startswith(FOLDER):
-        raise InvalidArgument(f"{key!r:.100} is reserved for sealed objects")
+        raise InvalidArgument(f"{key!r:.100} is reserved for encrypted objects")
     check_key(OBJECTS + check_key(key))
     return key
 
 
-def _record(seal: _Seal | None) -> bytes:
-    return b"" if seal is None else seal.record
+def _record(header: _Header | None) -> bytes:
+    return b"" if header is None else header.record
 
 
 def _runs(ranges: Sequence[tuple[int, int]]) -> list[range]:

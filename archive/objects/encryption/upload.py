@@ -17,7 +17,7 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
 from ..port import Upload
-from .format import FRAME_BYTES, MAX_PLAIN_BYTES, seal_frames
+from .format import FRAME_BYTES, MAX_PLAIN_BYTES, encrypt_frames
 
 PIECE_BYTES: Final = MIB
 """Bytes encrypted and uploaded at a time: the extra memory of a write."""
@@ -52,26 +52,26 @@ class EncryptedUpload:
         view = memoryview(data).cast("B")
         self._plain_bytes += view.nbytes
         if self._plain_bytes > MAX_PLAIN_BYTES:
-            raise ArchiveUnavailable(f"{self._key}: a sealed object has at most {MAX_PLAIN_BYTES} bytes")
+            raise ArchiveUnavailable(f"{self._key}: an encrypted object has at most {MAX_PLAIN_BYTES} bytes")
         if self._held:
             filling = FRAME_BYTES - len(self._held)
             self._held += view[:filling]
             view = view[filling:]
             if not view.nbytes:
                 return
-            await self._seal(bytes(self._held), ends=False)
+            await self._encrypt(bytes(self._held), ends=False)
             self._held.clear()
         # If the data ends with a whole frame, that one may be the last.
         whole = (view.nbytes - 1) // FRAME_BYTES * FRAME_BYTES if view.nbytes else 0
         for at in range(0, whole, PIECE_BYTES):
-            await self._seal(view[at : min(at + PIECE_BYTES, whole)], ends=False)
+            await self._encrypt(view[at : min(at + PIECE_BYTES, whole)], ends=False)
         self._held += view[whole:]
 
     async def finish(self) -> None:
         """Encrypt the last frame, finish the object, and store its key."""
         check(not self._ended, f"the upload of {self._key} has ended")
         self._ended = True
-        await self._seal(bytes(self._held), ends=True)
+        await self._encrypt(bytes(self._held), ends=True)
         await self._upload.finish()
         self._whole = True
         await self._complete(self._plain_bytes)
@@ -83,7 +83,7 @@ class EncryptedUpload:
         if not self._whole:
             await self._upload.abort()
 
-    async def _seal(self, plain: bytes | memoryview, *, ends: bool) -> None:
-        sealed = await self._workers.run(seal_frames, self._cipher, self._key, self._frames, plain, ends=ends)
+    async def _encrypt(self, plain: bytes | memoryview, *, ends: bool) -> None:
+        encrypted = await self._workers.run(encrypt_frames, self._cipher, self._key, self._frames, plain, ends=ends)
         self._frames += len(plain) // FRAME_BYTES
-        await self._upload.write(sealed)
+        await self._upload.write(encrypted)

@@ -13,11 +13,11 @@ from tallybook.archive.objects.encryption.format import (
     RECORD_BYTES,
     decode_key,
     encode_key,
+    encrypt_frames,
+    encrypted_bytes,
     frames_of,
     open_frames,
     plain_bytes_of,
-    seal_frames,
-    sealed_bytes,
     unwrap,
     wrap,
 )
@@ -57,7 +57,7 @@ def some_record() -> bytes:
 @cache
 def some_frame() -> bytes:
     """The only frame of that object."""
-    return seal_frames(AESGCM(DATA_KEY), KEY, 0, PLAIN, ends=True)
+    return encrypt_frames(AESGCM(DATA_KEY), KEY, 0, PLAIN, ends=True)
 
 
 def some_records() -> Iterator[bytes]:
@@ -99,7 +99,7 @@ def some_frames() -> Iterator[bytes]:
 def frames(data: bytes) -> None:
     """The frames of an object, with a valid key: reads return exactly the plaintext, or nothing."""
     size = plain_bytes_of(len(data))
-    if sealed_bytes(size) == len(data):
+    if encrypted_bytes(size) == len(data):
         same(frames_of(size), max(1, -(-size // FRAME_BYTES)), "frames")
     found = attempt(DamagedFile, open_frames, AESGCM(DATA_KEY), KEY, range(1), len(PLAIN), data)
     same(found is REFUSED or found == PLAIN, True, "plaintext")

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.nightly
 
 LINES = [b"%d" % number for number in range(200)]
 SOON = ("deletion_lag_s=0", "compact_below_bytes=0")
-"""And nothing that is plain comes into a sealed object by being merged."""
+"""And nothing that is plain comes into an encrypted object by being merged."""
 
 
 def test_encrypted_ledgers_are_one_table_with_plain_ones_and_need_their_keys(written, spark, rows, tmp_path):
