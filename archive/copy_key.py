@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, MetadataOutcomeUnknown
+from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, MetadataConflict, MetadataOutcomeUnknown
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 
@@ -43,14 +44,16 @@ async def find_copy_key(store: MetadataStore, source: ArchiveKeySource) -> CopyK
     return None if found is None else found[0]
 
 
-async def ensure_copy_key(store: MetadataStore, source: ArchiveKeySource, *, make: bool) -> CopyKey | None:
+async def ensure_copy_key(updater: RecordUpdater, source: ArchiveKeySource, *, make: bool) -> CopyKey | None:
     """Rewrap the copy key with the current archive key; with ``make``, create it if it does not exist.
 
     Raises:
         MetadataOutcomeUnknown: it may have been written; repeat the call.
+        MetadataConflict: other processes keep rewrapping it.
         ArchiveKeyMissing, MetadataUnavailable, DamagedFile, NewerFormat: as ``find_copy_key``.
     """
-    while True:
+    store = updater.store
+    async for _ in updater.tries():
         found, keys = await _found(store, source), await source.now()
         if found is None and not make:
             return None
@@ -62,6 +65,7 @@ async def ensure_copy_key(store: MetadataStore, source: ArchiveKeySource, *, mak
             raise MetadataOutcomeUnknown(f"the key for encrypted copies may have been written: {result.reason}")
         if not isinstance(result, BadVersion):
             return copy_key
+    raise MetadataConflict(f"the record {RECORD}: other processes keep changing it: try again")
 
 
 async def _found(store: MetadataStore, source: ArchiveKeySource) -> tuple[CopyKey, int] | None:

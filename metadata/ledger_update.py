@@ -28,36 +28,16 @@ from typing import TypeAlias
 
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
-from tallybook.runtime.clock import Clock
-from tallybook.runtime.rng import Rng
 
 from .ledger.model import LedgerMetadata, check_succession
-from .store import MetadataStore, Ok, Unknown, Versioned
-from .write_attempts import Attempts
+from .store import Ok, Unknown, Versioned
+from .write_attempts import Updater
 
 Transition: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
 
 
-class LedgerUpdater:
-    """Updates ledgers in ``store``. Stateless: one per process is enough.
-
-    Args:
-        store: the metadata store.
-        clock: for the pauses between attempts.
-        rng: jitter for these pauses, so that two updaters do not collide repeatedly.
-        timeout_seconds: no attempt begins after this time.
-    """
-
-    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, timeout_seconds: float = 20.0) -> None:
-        self._store = store
-        self._clock = clock
-        self._rng = rng
-        self._timeout_seconds = timeout_seconds
-
-    @property
-    def store(self) -> MetadataStore:
-        """The metadata store."""
-        return self._store
+class LedgerUpdater(Updater):
+    """Updates ledgers in ``store``."""
 
     async def update(self, ledger_id: int, transition: Transition, *, known: Versioned | None = None) -> Versioned:
         """Apply ``transition`` and return the new value with its version.
@@ -143,6 +123,3 @@ class LedgerUpdater:
             if isinstance(result, Ok):
                 return
             await attempts.failed(result, current.version)
-
-    def _attempts(self, what: str) -> Attempts:
-        return Attempts(what, self._clock, self._rng, self._clock.monotonic() + self._timeout_seconds)

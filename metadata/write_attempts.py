@@ -1,4 +1,7 @@
-"""Retry policy of compare-and-set loops: attempts, pauses, and whether a write has an unknown outcome."""
+"""Retry policy of compare-and-set loops: attempts, pauses, and whether a write has an unknown outcome.
+
+``Updater`` is the base of the updaters of ledgers and records.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import Rng
 
-from .store import BadVersion, Unknown
+from .store import BadVersion, MetadataStore, Unknown
 
 FIRST_PAUSE_SECONDS: Final = 0.004
 MAX_PAUSE_SECONDS: Final = 0.25
 MAX_ATTEMPTS: Final = 32
 """Compare-and-sets per call; the last pauses are 0.19 s on average."""
+MAX_TRIES: Final = 20
+"""Tries per call of ``Updater.tries``: 3 s in total."""
 
 
 class Attempts:
@@ -59,3 +64,51 @@ class Attempts:
             message = f"{self._what} may or may not take effect: {self._reason}"
             raise MetadataOutcomeUnknown(message) from error
         raise error
+
+
+class Tries:
+    """Iterates over the tries of a loop that reads again after each write; pauses before each try but the first."""
+
+    def __init__(self, clock: Clock, rng: Rng) -> None:
+        self._backoff = Backoff(clock, rng, first_s=FIRST_PAUSE_SECONDS, longest_s=MAX_PAUSE_SECONDS)
+        self._made = 0
+
+    def __aiter__(self) -> Tries:
+        return self
+
+    async def __anext__(self) -> int:
+        if self._made == MAX_TRIES:
+            raise StopAsyncIteration
+        if self._made:
+            await self._backoff.pause()
+        self._made += 1
+        return self._made
+
+
+class Updater:
+    """Changes ``store`` by compare-and-set. Stateless: one per process is enough.
+
+    Args:
+        store: the metadata store.
+        clock: for the pauses between attempts.
+        rng: jitter for these pauses, so that two updaters do not collide repeatedly.
+        timeout_seconds: no attempt begins after this time.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, timeout_seconds: float = 20.0) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store."""
+        return self._store
+
+    def tries(self) -> Tries:
+        """The tries of one call, for ``async for``."""
+        return Tries(self._clock, self._rng)
+
+    def _attempts(self, what: str) -> Attempts:
+        return Attempts(what, self._clock, self._rng, self._clock.monotonic() + self._timeout_seconds)

@@ -235,6 +235,7 @@ def rekey(
 
 async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bool) -> tuple[dict[str, Any], list[str]]:
     from tallybook.archive.copy_key import ensure_copy_key, find_copy_key  # noqa: PLC0415
+    from tallybook.metadata.records.update import RecordUpdater  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED  # noqa: PLC0415
     from tallybook.offload.rekey import rekey as rekeyed  # noqa: PLC0415
@@ -252,7 +253,8 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
         copy_key = b""
         try:
             if change:
-                copies = await ensure_copy_key(archive.metadata, source, make=seal_plain)
+                updater = RecordUpdater(archive.metadata, archive.clock, archive.rng.fork("copy-key"))
+                copies = await ensure_copy_key(updater, source, make=seal_plain)
             else:
                 copies = await find_copy_key(archive.metadata, source)
         except (ArchiveKeyMissing, DamagedFile) as error:

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from tallybook.core.errors import InvariantViolation, TallybookError, is_defect
-from tallybook.runtime.clock import Clock
-from tallybook.runtime.rng import Rng
 
-from ..store import MetadataRecord, MetadataStore, Ok, WriteResult
-from ..write_attempts import Attempts
+from ..store import MetadataRecord, Ok, WriteResult
+from ..write_attempts import Updater
 
 T = TypeVar("T")
 
@@ -22,21 +20,8 @@ RecordTransition: TypeAlias = Callable[[bytes | None], bytes]
 """Maps the value, or ``None`` if there is no record, to the next value; raises if the change is not permitted."""
 
 
-class RecordUpdater:
-    """Updates records in ``store``.
-
-    Args:
-        store: the metadata store.
-        clock: for the pauses between attempts.
-        rng: jitter for these pauses.
-        timeout_seconds: no attempt begins after this time.
-    """
-
-    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, timeout_seconds: float = 20.0) -> None:
-        self._store = store
-        self._clock = clock
-        self._rng = rng
-        self._timeout_seconds = timeout_seconds
+class RecordUpdater(Updater):
+    """Updates records in ``store``."""
 
     async def update(self, name: str, transition: RecordTransition) -> MetadataRecord:
         """Apply ``transition`` and return the record that has its change.
@@ -121,6 +106,3 @@ class RecordUpdater:
             if isinstance(result, Ok):
                 return
             await attempts.failed(result, found.version)
-
-    def _attempts(self, what: str) -> Attempts:
-        return Attempts(what, self._clock, self._rng, self._clock.monotonic() + self._timeout_seconds)

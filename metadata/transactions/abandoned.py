@@ -20,7 +20,6 @@ from ..ledger_update import LedgerUpdater
 from ..records.listing import record_names
 from ..store import MetadataStore, Ok
 from .commit_protocol import (
-    MAX_TRIES,
     delete_attempt,
     delete_emptied,
     discard_pending,
@@ -76,7 +75,7 @@ async def delete_abandoned(
         if now_ms - max(metadata.created_at_ms for metadata in found) >= ttl_s * 1000:
             ledger_ids = sorted(metadata.ledger_id for metadata in found)
             deleted += await unless_damaged(_give_up(store, updater, transaction, ledger_ids))
-    await _delete_old_word(store, {metadata.ledger_id for found in pending.values() for metadata in found})
+    await _delete_attempts(store, {metadata.ledger_id for found in pending.values() for metadata in found})
     await map_bounded(tidy, [name async for name in record_names(store, SINKS)])
     return deleted
 
@@ -119,10 +118,10 @@ async def _rule_out(
 ) -> None:
     """Make sure that no commit can publish these ledgers; if one has, they are settled."""
     sink = transaction.sink
-    for _ in range(MAX_TRIES):
+    async for _ in updater.tries():
         stored = await read_sink(store, sink)
         if stored.record.last.number >= transaction.number:
-            await settle(updater, await read_dated(store, sink) if transaction.is_once else stored.record)
+            await settle(updater, await read_dated(store, updater, sink) if transaction.is_once else stored.record)
             return
         # Read after the record: if a commit deleted it, the ledgers are settled by now.
         living = await pending_of(store, ledger_ids)
@@ -136,7 +135,7 @@ async def _rule_out(
     raise MetadataConflict(f"sink {sink}: other processes keep changing its record: try again")
 
 
-async def _delete_old_word(store: MetadataStore, pending: set[int]) -> None:
+async def _delete_attempts(store: MetadataStore, pending: set[int]) -> None:
     """Delete attempt records of ledgers that are deleted or committed.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from tallybook.core.errors import (
     Conflict,
@@ -41,17 +40,15 @@ from .sink_record import (
 
 _log = logger("transactions")
 
-MAX_TRIES: Final = 20
 
-
-async def record_attempt(store: MetadataStore, transaction: Transaction, ledger_id: int) -> None:
+async def record_attempt(updater: LedgerUpdater, transaction: Transaction, ledger_id: int) -> None:
     """Record that a transaction writes a ledger, so that a commit without it can delete it.
 
     Raises:
         MetadataUnavailable, MetadataOutcomeUnknown: it may not be recorded.
     """
-    name = attempt_name(transaction.sink, transaction.number, ledger_id)
-    for _ in range(MAX_TRIES):
+    store, name = updater.store, attempt_name(transaction.sink, transaction.number, ledger_id)
+    async for _ in updater.tries():
         result = await store.write_record(name, b"", None)
         if isinstance(result, Ok) or await store.read_record(name, linearizable=True) is not None:
             return
@@ -82,7 +79,7 @@ async def commit(
     wanted = check_fits(Committed(transaction.number, tuple(sorted(ledger_ids)), transaction.owner))
     sink, done, wrote = transaction.sink, False, False
     known: Mapping[int, Versioned] = {}
-    for _ in range(MAX_TRIES):
+    async for _ in updater.tries():
         stored = await read_sink(store, sink)
         record = stored.record
         if record.last != NOTHING and record.last.owner != transaction.owner:
@@ -115,7 +112,7 @@ async def commit(
         raise MetadataConflict(f"sink {sink}: other processes keep committing to it: try again")
     try:
         if transaction.is_once and done:
-            record = await read_dated(store, sink)
+            record = await read_dated(store, updater, sink)
         # An earlier committer may have stopped half way: ledgers still pending would be deleted below.
         await settle(updater, record, known if record.last == wanted else {})
         if transaction.is_once and wrote and done:
@@ -139,10 +136,10 @@ async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> Non
         MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, DamagedFile: the record may be left, which is
             harmless; repeat the call.
     """
-    for _ in range(MAX_TRIES):
+    async for _ in updater.tries():
         if (await read_sink(store, sink)).record.last == NOTHING:
             return
-        record = await read_dated(store, sink)
+        record = await read_dated(store, updater, sink)
         await settle(updater, record)
         await sweep(store, updater, sink, record)
         version = (await read_sink(store, sink)).version
@@ -178,8 +175,8 @@ async def abandon(
         As ``commit``; some may be left, for the next commit or for ``abandoned`` to delete.
     """
     sink = transaction.sink
-    record = await renew(store, sink, transaction.number)
-    await settle(updater, await read_dated(store, sink) if is_once(sink) else record)
+    record = await renew(store, updater, sink, transaction.number)
+    await settle(updater, await read_dated(store, updater, sink) if is_once(sink) else record)
     await map_bounded(partial(discard_pending, updater, transaction), ledger_ids)
     if transaction.is_once and record.last == NOTHING:
         # No process will commit to this sink any more, and all outcomes are settled.
@@ -187,7 +184,7 @@ async def abandon(
         await delete_emptied(store, sink)
 
 
-async def renew(store: MetadataStore, sink: str, number: int) -> SinkRecord:
+async def renew(store: MetadataStore, updater: LedgerUpdater, sink: str, number: int) -> SinkRecord:
     """Rewrite the record of a sink unchanged, unless a transaction with this or a higher number is committed; returns
     the record.
 
@@ -196,7 +193,7 @@ async def renew(store: MetadataStore, sink: str, number: int) -> SinkRecord:
     Raises:
         MetadataConflict, MetadataUnavailable, DamagedFile: it may not be written; repeat the call.
     """
-    for _ in range(MAX_TRIES):
+    async for _ in updater.tries():
         stored = await read_sink(store, sink)
         if stored.record.last.number >= number:
             return stored.record
@@ -337,26 +334,26 @@ async def settle(updater: LedgerUpdater, record: SinkRecord, known: Mapping[int,
     await map_bounded(one, record.last.ledger_ids)
 
 
-async def read_dated(store: MetadataStore, sink: str) -> SinkRecord:
+async def read_dated(store: MetadataStore, updater: LedgerUpdater, sink: str) -> SinkRecord:
     """The record of a one-transaction sink, with its tick if committed; sets the tick if it is missing.
 
     Raises:
         As ``forget``.
     """
-    for _ in range(MAX_TRIES):
+    async for _ in updater.tries():
         stored = await read_sink(store, sink)
         if stored.version is None or stored.record.last == NOTHING or stored.record.since is not None:
             return stored.record
-        record = replace(stored.record, since=await _tick(store))
+        record = replace(stored.record, since=await _tick(store, updater))
         if isinstance(await write_sink(store, sink, record, stored), Ok):
             return record
     raise MetadataConflict(f"sink {sink}: other processes keep changing its record: try again")
 
 
-async def _tick(store: MetadataStore) -> int:
+async def _tick(store: MetadataStore, updater: LedgerUpdater) -> int:
     """A tick of the sinks' clock after the start of this call; the clock has reached it on return."""
     began: int | None = None
-    for _ in range(MAX_TRIES):
+    async for _ in updater.tries():
         clock = await read_clock(store)
         began = clock.now if began is None else began
         if clock.now > began:

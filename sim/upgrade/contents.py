@@ -191,7 +191,7 @@ async def transactions(client: Client, ledgers: dict[str, Any]) -> None:
         ("sold-once", Transaction.once("0d3f1a52-6b0c-4f59-9f43-0c1b5b0a7e11")),
     ):
         async with await client.create_ledger(custom=transaction.marks) as writer:
-            await record_attempt(store, transaction, writer.id)
+            await record_attempt(updater, transaction, writer.id)
             await writer.append_many(payloads(tag, 30))
         if tag != "sold-3":
             await commit(store, updater, transaction, [writer.id])
@@ -237,7 +237,8 @@ async def staged(client: Client, stream_id: str, number: int) -> int:
     """Stage a batch; return its ledger id."""
     transaction = staging(stream_id, SINK, number)
     async with await client.create_ledger(custom=transaction.marks) as writer:
-        await record_attempt(client.world.store, transaction, writer.id)
+        updater = LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
+        await record_attempt(updater, transaction, writer.id)
         rows = payloads(DELIVERED_STREAM, DELIVERED_RECORDS, number * DELIVERED_RECORDS)
         entries = EnvelopeStager(writer.id, client.max_entry_bytes, lambda: BIRTH_MS)
         for first in range(0, DELIVERED_RECORDS, 10):

@@ -232,7 +232,7 @@ def task_ledger(
                     custom=custom,
                 )
             )
-            loop.run(record_attempt(cluster.store, transaction, ledger.id))
+            loop.run(record_attempt(cluster.updater, transaction, ledger.id))
             try:
                 loop.run(_limits_known(ledger))
                 yield TaskLedger(loop, ledger, cluster)

@@ -8,6 +8,7 @@ import pytest
 from tallybook.archive.copy_key import RECORD, ensure_copy_key
 from tallybook.archive.format.schema import object_key
 from tallybook.archive.objects.open import open_store
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -24,7 +25,7 @@ async def make(uri: str, bucket: str, keys: Path, *, lost: bool) -> None:
     metadata = await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)
     try:
         if lost:
-            await ensure_copy_key(metadata.store, InMemoryKeys(9), make=True)
+            await ensure_copy_key(RecordUpdater(metadata.store, RealClock(), SystemRng()), InMemoryKeys(9), make=True)
         else:
             await metadata.store.write_record(RECORD, b"something else", None)
     finally:

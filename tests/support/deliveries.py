@@ -70,7 +70,7 @@ class DeliveryDriver:
         for part, payloads in reversed(list(enumerate(parts))):
             custom = {**transaction.marks, PART: b"%d" % part}
             ledger = await self.client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2, custom=custom)
-            await record_attempt(self.store, transaction, ledger.id)
+            await record_attempt(self.updater, transaction, ledger.id)
             staging_ = EnvelopeStager(ledger.id, self.client.max_entry_bytes, lambda: 17)
             for at in range(0, len(payloads), 3):
                 columns: dict[str, list[object]] = {"payload": list(payloads[at : at + 3])}

@@ -89,7 +89,7 @@ class Stage:
         """The ledgers that the tasks of an attempt leave."""
         found = [await self.ledger(transaction.marks) for _ in range(count)]
         for ledger_id in found:
-            await record_attempt(self.store, transaction, ledger_id)
+            await record_attempt(updater_of(self.store), transaction, ledger_id)
         return found
 
     async def ledger(self, custom: dict[str, bytes]) -> int:

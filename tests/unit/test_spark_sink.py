@@ -13,6 +13,7 @@ from pyspark.sql import types as spark
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.transactions import Transaction, read_view, record_attempt
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -109,7 +110,7 @@ class Sink:
                     state=LedgerState.CLOSED, last_entry_id=9, length=90,
                 )
             )  # fmt: skip
-            await record_attempt(store, transaction, ledger_id)
+            await record_attempt(LedgerUpdater(store, RealClock(), SystemRng()), transaction, ledger_id)
             return TaskOutput(transaction.sink, transaction.owner, (ledger_id,))
 
         found: TaskOutput = self.ask(work)

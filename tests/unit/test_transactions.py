@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.store import MetadataStore, Ok
+from tallybook.metadata.store import BadVersion, MetadataStore, Ok
 from tallybook.metadata.transactions import (
     EVERYTHING,
     Transaction,
@@ -40,6 +41,7 @@ from tallybook.metadata.transactions import (
 )
 from tallybook.metadata.transactions.model import settled, transaction_of
 from tallybook.metadata.transactions.sink_record import Committed
+from tallybook.metadata.wrapped_store import WrappedStore
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.faulty_metadata import (
@@ -123,7 +125,8 @@ class Stage:
             self.next_id += 1
             await self.store.create_ledger(metadata)
             if note:
-                await record_attempt(self.store, transaction, metadata.ledger_id)
+                updater = LedgerUpdater(self.store, FreeClock(), SeededRng(2))
+                await record_attempt(updater, transaction, metadata.ledger_id)
             found.append(metadata.ledger_id)
         return found
 
@@ -218,9 +221,8 @@ async def test_a_ledger_of_another_transaction_is_neither_committed_nor_deleted(
     with pytest.raises(Conflict, match=f"ledger {other} was not written by it"):
         await commit(store, updater, transaction, [*mine, other])
     assert await stage.visible() == []
-    await record_attempt(
-        store, transaction, other
-    )  # which a store that was restored may have under another ledger's id
+    # A store that was restored may have it under another ledger's id.
+    await record_attempt(updater, transaction, other)
     await commit(store, updater, transaction, mine)
     await abandon(store, updater, Transaction(SINK, 1), [other])
     assert sorted(await stage.ledgers()) == [other, *mine]
@@ -290,13 +292,13 @@ async def test_an_old_transaction_that_was_committed_is_told_from_one_that_never
 async def test_the_record_of_an_attempt_is_written_even_if_its_answer_is_lost() -> None:
     for fault in (MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE):
         stage = Stage()
-        store, _ = stage.through(MetadataFaultScript([("write_record", fault)] * 2))
-        await record_attempt(store, Transaction(SINK, 3), 17)
-        await record_attempt(store, Transaction(SINK, 3), 17)
+        _, updater = stage.through(MetadataFaultScript([("write_record", fault)] * 2))
+        await record_attempt(updater, Transaction(SINK, 3), 17)
+        await record_attempt(updater, Transaction(SINK, 3), 17)
         assert await stage.attempts() == ("sink-attempts/sales/3-17",)
-    store, _ = stage.through(MetadataFaultScript([("write_record", MetadataFault.UNKNOWN_LOST)] * 100))
+    _, updater = stage.through(MetadataFaultScript([("write_record", MetadataFault.UNKNOWN_LOST)] * 100))
     with pytest.raises(MetadataOutcomeUnknown):
-        await record_attempt(store, Transaction(SINK, 3), 18)
+        await record_attempt(updater, Transaction(SINK, 3), 18)
 
 
 # --- views ------------------------------------------------------------------------------------------------------------
@@ -592,3 +594,31 @@ async def test_a_write_of_the_commit_that_lands_late_cannot_name_ledgers_that_we
         assert await stage.visible() == old
         last = await last_committed(stage.store, SINK)
         assert last is None or last.number == 0
+
+
+class TakenStore(WrappedStore):
+    """Another process is always first; notes when a record would have been written."""
+
+    def __init__(self, store: MetadataStore, clock: FreeClock) -> None:
+        super().__init__(store)
+        self.clock = clock
+        self.tried_at: list[float] = []
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> BadVersion:
+        self.tried_at.append(self.clock.now)
+        return BadVersion()
+
+
+async def test_committers_that_collide_pause_for_different_times_before_they_try_again():
+    stage = Stage()
+    ledgers = await stage.attempt(0, 1)
+    found = []
+    for seed in (1, 2):
+        clock = FreeClock()
+        store = TakenStore(stage.store, clock)
+        with pytest.raises(MetadataConflict):
+            await commit(store, LedgerUpdater(store, clock, SeededRng(seed)), Transaction(SINK, 0), ledgers)
+        assert all(earlier < later for earlier, later in pairwise(store.tried_at))
+        assert 1 < store.tried_at[-1] < 5, "the first tries follow soon, the last ones a quarter of a second apart"
+        found.append(store.tried_at)
+    assert set(found[0]).isdisjoint(found[1][1:])

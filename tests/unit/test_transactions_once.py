@@ -62,7 +62,7 @@ class Stage:
                     state=LedgerState.CLOSED, last_entry_id=9, length=90,
                 )
             )  # fmt: skip
-            await record_attempt(self.store, ONCE, ledger_id)
+            await record_attempt(LedgerUpdater(self.store, RealClock(), SeededRng(2)), ONCE, ledger_id)
 
     async def commit_and_forget(self, stops_at: int) -> bool:
         """Whether it ended before that call."""

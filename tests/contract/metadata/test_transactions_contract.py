@@ -55,7 +55,7 @@ class Party:
                 custom=transaction.marks, state=LedgerState.CLOSED, last_entry_id=9, length=90,
             )  # fmt: skip
             await self.store.create_ledger(metadata)
-            await record_attempt(self.store, transaction, ledger_id)
+            await record_attempt(self.updater, transaction, ledger_id)
             return ledger_id
 
         return sorted(await asyncio.gather(*map(one, range(count))))
