@@ -17,10 +17,12 @@ from tallybook.core.errors import DamagedFile, NewerFormat, PeerError, Tallybook
 from tallybook.metadata.records.bookie_modes import RequestedMode, requested_modes
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.histogram import LONG_SECONDS
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
+from tallybook.runtime.rng import Rng
 
 from .ledger_repair import LedgerRepairer, RepairOrder, RepairResult
 from .ledger_walk import MAX_NAMED
@@ -79,6 +81,7 @@ class Replicator:
     """The replicator of one repair process.
 
     Args:
+        rng: jitter between replicators.
         concurrent: ledgers of an urgent task that are repaired at the same time.
         lease_s: lease of a task in seconds.
     """
@@ -90,6 +93,7 @@ class Replicator:
         store: MetadataStore,
         membership: Membership,
         clock: Clock,
+        rng: Rng,
         *,
         concurrent: int,
         lease_s: float,
@@ -99,6 +103,7 @@ class Replicator:
         self._store = store
         self._membership = membership
         self._clock = clock
+        self._rng = rng
         self._concurrent = concurrent
         self._lease_s = lease_s
         self._cached_order: _CachedOrder | None = None
@@ -116,7 +121,7 @@ class Replicator:
                 _log.warning("a repair task was given up", error=error.message)
                 found = False
             if not found:
-                await self._clock.sleep(IDLE_SECONDS)
+                await self._clock.sleep(with_drift(self._rng, IDLE_SECONDS))
 
     @property
     def too_large(self) -> dict[int, str]:
@@ -137,7 +142,7 @@ class Replicator:
         if held is None:
             return False
         _log.info("task taken", task=held.name, ledger_count=len(held.task.ledger_ids), why=held.task.why)
-        run = _TaskRun(held, self._board, self._store, self._clock, self._lease_s)
+        run = _TaskRun(held, self._board, self._store, self._clock, self._rng, self._lease_s)
         # Known problems are repaired as fast as possible; the periodic check has days and must not disturb clients.
         concurrent = self._concurrent if held.task.urgent else min(self._concurrent, ROUTINE_LEDGERS)
         await run.run(self._repair, concurrent)
@@ -247,13 +252,16 @@ METRICS: Final = (
 class _TaskRun:
     """The work at one task: several ledgers at a time, and periodic renewals of its lease."""
 
-    def __init__(self, held: TaskRecord, board: TaskBoard, store: MetadataStore, clock: Clock, lease_s: float) -> None:
+    def __init__(
+        self, held: TaskRecord, board: TaskBoard, store: MetadataStore, clock: Clock, rng: Rng, lease_s: float
+    ) -> None:
         self._held: TaskRecord | None = held
         self._store = store
         self._paused = False
         self._task = held.task
         self._board = board
         self._clock = clock
+        self._rng = rng
         self._lease_s = lease_s
         self._todo = deque(held.task.ledger_ids)
         self._progress = WorkProgress(held.task, clock)
@@ -281,7 +289,7 @@ class _TaskRun:
 
     async def _renew(self) -> None:
         while self._held is not None:
-            await self._clock.sleep(self._lease_s / RENEWALS)
+            await self._clock.sleep(with_drift(self._rng, self._lease_s / RENEWALS))
             try:
                 left = (*self._progress.ledgers_in_flight, *self._todo)
                 self._held = await self._board.renew(self._held, left, self._progress.snapshot())

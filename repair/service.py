@@ -80,6 +80,7 @@ class RepairService:
             world.store,
             world.membership,
             world.clock,
+            rng.fork("replicator"),
             concurrent=settings.concurrent_ledgers,
             lease_s=settings.lease_s,
         )

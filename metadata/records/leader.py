@@ -302,6 +302,6 @@ class Leadership:
             async with asyncio.timeout(self._lease / RENEWALS):
                 value = self._value(None)
                 while await self._write(term, value) and term.value != value:
-                    await self._clock.sleep(MIN_PAUSE_SECONDS)
+                    await self._clock.sleep(jittered(self._rng, MIN_PAUSE_SECONDS))
         except _AWAY:
             return

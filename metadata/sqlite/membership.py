@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
 from tallybook.runtime.boot_clock import BootClock
+from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.tasks import Tasks
 
 from ..codec import StoredRegistration
@@ -97,7 +98,7 @@ class SqliteMembership:
 
     async def _beat(self) -> None:
         while True:
-            await self.database.clock.sleep(self._timing.heartbeat_seconds)
+            await self.database.clock.sleep(with_drift(self.database.rng, self._timing.heartbeat_seconds))
             for registration in list(self._registrations.values()):
                 await registration.beat()
 
