@@ -49,10 +49,11 @@ from tallybook.runtime.http.health_server import serve_health
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.rng import SeededRng, SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
-from tallybook.sim.cluster import faulty_metadata, faulty_objects
+from tallybook.sim.cluster import faulty_objects
 from tallybook.sim.deterministic import SimDisk
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
+from ..support import faulty_metadata
 from ..support.waiting import until
 from ..verdicts import named
 from .grpc_codes import EXHAUSTED, begun

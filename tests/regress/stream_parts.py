@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.deterministic import World
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Position, StreamStore
 
 from ..simulated import Parts, memory_cluster, on_stage
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
 
 
 @asynccontextmanager

@@ -19,7 +19,6 @@ from tallybook.core.errors import (
     StreamExists,
     StreamFenced,
 )
-from tallybook.sim.cluster.faulty_metadata import MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Position, Start, StreamPolicy, StreamStore
@@ -29,6 +28,7 @@ from tallybook.stream.releasing import LONGEST_RELEASE_SECONDS
 from tallybook.stream.retention.janitor import expired
 from tallybook.stream.writer import loss
 
+from ..support.faulty_metadata import MetadataFault
 from ..support.streams import catalog_of, head_of, updates_refused
 from .stream_parts import Outage, filled, on_streams, process
 

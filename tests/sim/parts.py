@@ -24,11 +24,11 @@ from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import World
 from tallybook.sim.faults.run_configuration import RunConfiguration
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 
+from ..support.archive_stage import ArchiveStage
 from ..support.deliveries import DeliveryDriver
 
 

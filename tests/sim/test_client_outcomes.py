@@ -23,13 +23,13 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from .parts import hold_commits, release_commits, written_ledger
 
 # -- appends --------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import PeerError, TallybookError
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 from ..sampling import sample
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 
 T = TypeVar("T")
 

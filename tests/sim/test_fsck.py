@@ -23,7 +23,6 @@ from tallybook.repair.fsck.fsck import Fsck, FsckFinding, OpenArchive
 from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.service import RepairService
 from tallybook.repair.tasks import TaskBoard
-from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually
 from tallybook.stream import StreamStore
@@ -31,6 +30,7 @@ from tallybook.stream.catalog.head import MAX_SEGMENTS
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
 
 from ..simulated import scenario
+from ..support.archive_stage import ArchiveStage
 from .parts import closed_id as closed
 from .parts import cut_listings_off, running
 

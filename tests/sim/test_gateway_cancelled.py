@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tallybook.client.client import Client
 from tallybook.proto import stream_pb2 as pb
-from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually
 
 from ..simulated import scenario
 from ..support.cancellation import each_cut
+from ..support.gateway_calls import FakeCall
 from ..support.gateways import CLOSE, AppendCall, gateways, opening, records
 
 

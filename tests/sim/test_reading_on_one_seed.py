@@ -14,12 +14,12 @@ from tallybook.core.batch import EntrySlice, cut_entry, decode_header, encode_ba
 from tallybook.core.errors import Busy, EntryCorrupt, NoSuchLedger, RecoveryFailed
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.faulty_metadata import FaultyMetadataStore
 from ..support.tail import BackgroundTail, MetadataOutage
 from .parts import written_ledger
 

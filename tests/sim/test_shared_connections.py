@@ -23,7 +23,6 @@ from tallybook.metadata.ledger.model import LedgerMetadata, begin_recovery
 from tallybook.metadata.store import BookieInfo, WriteResult
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from tallybook.sim.deterministic import SimNet, World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
@@ -33,6 +32,7 @@ from tallybook.wire.batches import WRITER_RETURN_SECONDS
 from tallybook.wire.lanes import Lane
 
 from ..simulated import scenario
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from ..support.late_clock import LateClock
 from .parts import hold_commits, release_commits
 

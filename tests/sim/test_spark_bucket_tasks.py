@@ -15,7 +15,6 @@ from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, InvalidConfig, NoSuchLedger, ObjectDamaged
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
@@ -28,6 +27,7 @@ from tallybook.spark.query.partitions import EntryPartition
 from tallybook.spark.query.snapshot import Snapshot
 
 from ..simulated import scenario
+from ..support.archive_stage import ArchiveStage
 
 URL = "memory:"
 

@@ -27,7 +27,6 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.transactions import View, read_view
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
-from tallybook.sim.stage.archive import TINY, ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
@@ -39,6 +38,7 @@ from tallybook.spark.query.partitions import EntryPartition, planned_range_of
 from tallybook.spark.query.snapshot import Snapshot, TimeRange
 
 from ..simulated import scenario
+from ..support.archive_stage import TINY, ArchiveStage
 from .parts import closed_ledger, written_ledger
 
 SMALL_GROUPS = TINY.model_copy(update={"row_group_bytes": 256})

@@ -11,7 +11,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, MetadataUnavailable
 from tallybook.metadata.store import MetadataRecord as StoredRecord
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines
 from tallybook.stream import StreamStore, run_janitor
@@ -28,6 +27,7 @@ from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
 from ..simulated import scenario
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
 from ..support.streams import fall_silent, kill
 from .parts import one_stream
 from .test_streams_on_one_seed import payloads, stores

@@ -20,7 +20,6 @@ from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import SimClock
-from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
@@ -31,6 +30,7 @@ from tallybook.stream.restore.later_segments import MAX_LISTED, with_later
 from tallybook.stream.restore.restore import ORDER, RestoredRecord, restore_streams
 
 from ..simulated import scenario
+from ..support.archive_stage import ArchiveStage
 from .parts import offloader, one_stream
 
 SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)

@@ -15,7 +15,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import TallybookError, is_defect
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL
@@ -24,6 +23,7 @@ from tallybook.stream.catalog import head
 
 from ..sampling import sample
 from ..simulated import on_stage, world_alone
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 from ..support.streams import catalog_of, head_of
 from .parts import restart
 

@@ -10,12 +10,12 @@ from tallybook.client.client import Client
 from tallybook.core.errors import InvariantViolation, NotEnoughBookies, Outcome
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import WriteResult
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection, DirectConnections
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 from .parts import written_ledger
 
 SLOW_SECONDS = 30.0

@@ -28,8 +28,9 @@ from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.scenario import SMALL
+
+from .archive_stage import ArchiveStage
 
 T = TypeVar("T")
 

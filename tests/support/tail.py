@@ -6,9 +6,10 @@ import asyncio
 
 from tallybook.client.background import client_tasks
 from tallybook.metadata.store import LedgerWatch, MetadataStore
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually
+
+from .faulty_metadata import FaultyMetadataStore, MetadataFault
 
 
 class MetadataOutage:

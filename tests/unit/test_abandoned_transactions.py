@@ -26,7 +26,8 @@ from tallybook.metadata.transactions.model import SINCE, transaction_of
 from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 
 TTL_S = 100
 NAMED, ONCE = Transaction("sales", 3), Transaction.once("8d0c-11")

@@ -9,7 +9,8 @@ from tallybook.core.limits import MIB
 from tallybook.core.settings import GatewaySettings
 from tallybook.gateway.credit import MIN_WINDOW_BYTES, PAYLOAD_OVERHEAD_BYTES, Credit, CreditAck, window_bytes
 from tallybook.gateway.limits import GatewayLimits
-from tallybook.sim.stage.calls import caller
+
+from ..support.gateway_calls import caller
 
 
 def test_credit_is_returned_with_the_ack_of_its_whole_message():

@@ -30,9 +30,9 @@ from tallybook.gateway.metrics import GatewayCounters
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.security.denial_log import DenialLog
-from tallybook.sim.stage.calls import FakeCall
 from tallybook.stream import Gap, GapReason
 
+from ..support.gateway_calls import FakeCall
 from .test_errors import CLASSES
 
 

@@ -20,7 +20,8 @@ from tallybook.core.limits import MIB
 from tallybook.core.settings import GatewaySettings
 from tallybook.gateway.limits import GatewayLimits
 from tallybook.gateway.metrics import cause_of
-from tallybook.sim.stage.calls import caller
+
+from ..support.gateway_calls import caller
 
 
 def limits(**more) -> GatewayLimits:

@@ -12,15 +12,10 @@ from tallybook.core.errors import Conflict, DamagedFile, InvalidArgument, Invari
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.leader import MAX_POLL_SECONDS, WORK_SHARE, Leadership
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import (
-    FaultyMetadataStore,
-    MetadataFault,
-    MetadataFaultScript,
-    RandomMetadataFaults,
-)
 from tallybook.sim.deterministic import World, run_seed
 
 from ..simulated import Parts, on_stage
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
 
 LEASE = 9.0
 RECORD = "archive/leader"

@@ -10,14 +10,9 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_reco
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import MetadataRecord, RecordPage, Unknown
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import (
-    FaultyMetadataStore,
-    MetadataFault,
-    MetadataFaultScript,
-    RandomMetadataFaults,
-)
 
 from ..simulated import simulated
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
 
 
 class NoClock:

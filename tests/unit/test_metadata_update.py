@@ -27,12 +27,8 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import Ok
 from tallybook.metadata.write_attempts import MAX_ATTEMPTS
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import (
-    FaultyMetadataStore,
-    MetadataFault,
-    MetadataFaultScript,
-    RandomMetadataFaults,
-)
+
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
 
 
 class ManualClock:

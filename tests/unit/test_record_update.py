@@ -11,10 +11,10 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import Ok
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 from tallybook.sim.deterministic import World
 
 from ..simulated import simulated
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
 
 NAME = "streams/one"
 

@@ -88,8 +88,8 @@ async def test_a_task_says_how_far_it_is_each_time_that_it_is_renewed(world: Wor
         await world.clock.sleep(2.3 if not seen else 2.2)
         [task] = (await board.read(await board.names())).values()
         seen.append((task.ledger_ids, task.progress))
-    # After 2.0 to 2.2, 4.0 to 4.4 seconds, and so on. A byte that comes in the moment of a renewal counts in this one or
-    # the next.
+    # After 2.0 to 2.2, 4.0 to 4.4 seconds, and so on. A byte that comes in the moment of a renewal counts in this one
+    # or the next.
     assert [ledgers for ledgers, _ in seen][:2] == [(1, 2, 3), (2, 3)]
     assert all(progress.ledgers == 3 and progress.expected_bytes == 9_000 for _, progress in seen)
     copied = [progress.copied_bytes for _, progress in seen]

@@ -44,12 +44,8 @@ from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.metadata.wrapped_store import WrappedStore
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import (
-    FaultyMetadataStore,
-    MetadataFault,
-    MetadataFaultScript,
-    RandomMetadataFaults,
-)
+
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
 
 SINK = "sales"
 GIVES_UP = (MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable)

@@ -24,7 +24,8 @@ from tallybook.metadata.transactions import (
 from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, check_fits
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 
 ONCE = Transaction.once("8d0c-11")
 

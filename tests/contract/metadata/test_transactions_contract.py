@@ -24,7 +24,8 @@ from tallybook.metadata.transactions import (
 from tallybook.metadata.transactions.sink_record import MAX_LEDGERS_BYTES
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+
+from ...support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
 
 TTL_S = 100
 OLD_MS = TTL_S * 1000

@@ -21,9 +21,8 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.offload.mover import Moved, Mover
 from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-
-from .cluster import MemoryCluster
-from .scenario import SMALL
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL
 
 TINY = OffloadSettings(
     row_group_bytes=4096,
