@@ -1,7 +1,7 @@
 """Fault injection for metadata stores: every fault that the port permits.
 
 ``FaultyMetadataStore`` wraps one client's store. Before each operation it asks a fault source which fault to inject: a
-``MetadataFaultScript`` for a test that needs an exact sequence, ``RandomMetadataFaults`` for a simulation. Both are
+``MetadataFaultScript`` for a test that needs an exact sequence, ``RandomMetadataFaults`` for random ones. Both are
 deterministic, and so is the wrapper: it draws no random numbers and waits only on the given clock.
 """
 
