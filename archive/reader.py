@@ -30,12 +30,12 @@ from tallybook.metadata.ledger.archived import IndexPart, Receipt
 from tallybook.runtime.metrics.usage import MetricValue
 from tallybook.runtime.tasks import Tasks, Workers
 
-from .entry_location import ArchiveLocation
 from .format.batch_rows import plain_values, rebuild_batch
 from .format.index_codec import IndexRoot, RowGroup, Run, read_batches, read_directory, read_pages
 from .format.index_tables import BatchTable, PageTable
 from .metrics import ARCHIVE_READER_METRICS, CacheLoad
 from .objects.port import ObjectStore
+from .trace_location import ArchiveLocation
 
 T = TypeVar("T")
 

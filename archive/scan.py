@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from tallybook.core.errors import DamagedFile, ObjectDamaged
 from tallybook.core.limits import MIB
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.tasks import Tasks, Workers
 
-from .entry_range import LedgerEntryRange
 from .format.index_codec import IndexRoot, RowGroup, Run, read_directory
 from .format.row_groups import decode_row_group, extent_of, read_footer
 from .objects.port import ObjectStore

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tallybook.archive.entry_location import ArchiveLocation
 from tallybook.archive.metrics import ARCHIVE_METRICS, ArchiveNumbers
+from tallybook.archive.trace_location import ArchiveLocation
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.core.settings import ClientSettings

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from tallybook.archive.entry_location import ArchiveLocation
+from tallybook.archive.trace_location import ArchiveLocation
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger_update import Transition

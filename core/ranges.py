@@ -1,4 +1,4 @@
-"""Ranges of entries: those assigned to an ensemble position, and those that a bookie lacks.
+"""Ranges of entries: those of a ledger, those assigned to an ensemble position, and those that a bookie lacks.
 
 With E > Qw a position stores stripes, and a long ledger has very many of them: so ranges are generated, never listed.
 """
@@ -6,9 +6,18 @@ With E > Qw a position stores stripes, and a long ledger has very many of them: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from .answers import EntryRange
 from .quorum import Quorum
+
+
+class LedgerEntryRange(NamedTuple):
+    """Entries ``first .. last`` of a ledger, inclusive."""
+
+    ledger_id: int
+    first: int
+    last: int
 
 
 def assigned_ranges(quorum: Quorum, position: int, first: int, last: int) -> Iterator[EntryRange]:

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.format.schema import LEDGERS_FOLDER, SETS_FOLDER
 from tallybook.archive.objects.open import AzureUrl, FileUrl, GcsUrl, MemoryUrl, S3Url, parse_url
 from tallybook.core.errors import ArchiveKeyMissing, InvalidConfig, ObjectDamaged, ObjectMissing
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.blocking.loop_thread import LoopThread
 from tallybook.runtime.settings import variable

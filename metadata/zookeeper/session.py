@@ -120,7 +120,6 @@ class Session:
         self.clock = clock
         self.rng = rng
         self.timeout_seconds = timeout_seconds
-        self._session_seconds = session_seconds
         self._kazoo = KazooClient(
             ",".join(hosts),
             timeout=session_seconds,

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from tallybook.archive.entry_location import ArchiveLocation
+from tallybook.archive.trace_location import ArchiveLocation
 from tallybook.client.ports import ClientWorld
 from tallybook.client.refusals import is_refusal
 from tallybook.core.answers import CopyTrace

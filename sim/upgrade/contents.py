@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.client import Client
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.transactions import PENDING, Transaction, commit, record_attempt

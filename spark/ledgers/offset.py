@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import InvalidArgument
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.records.format import check_format
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.format.index_codec import IndexRoot
 from tallybook.core.errors import (
     ArchiveKeyMissing,
@@ -20,6 +19,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.keys import key_matches, ledger_key
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.transactions import is_staged
 from tallybook.runtime.tasks import run_together

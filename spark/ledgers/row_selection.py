@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.core.ranges import LedgerEntryRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

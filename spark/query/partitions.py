@@ -13,8 +13,8 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.limits import KIB, MIB
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 

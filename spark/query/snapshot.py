@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.records.format import check_format
 
 from .record_snapshot import RecordSnapshot

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 
 from ..columns import columns_for

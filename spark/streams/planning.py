@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NoSuchLedger, NoSuchStream, StorageError
 from tallybook.core.limits import KIB
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.stream.catalog.head import Head, StreamSegment
 from tallybook.stream.position import Position

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tallybook.archive.catalog import read_catalog
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, InvalidConfig, NoSuchLedger, ObjectDamaged
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.cluster import MemoryCluster

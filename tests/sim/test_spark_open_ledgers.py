@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, NoSuchLedger, RequestTimeout
 from tallybook.core.quorum import Quorum
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.transactions import EVERYTHING, View
 from tallybook.sim.stage.cluster import MemoryCluster

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.format.index_codec import IndexRoot
 from tallybook.archive.format.schema import SCHEMA
 from tallybook.archive.scan import ObjectScan
@@ -21,6 +20,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tallybook.archive import scan as scan_module
 from tallybook.archive.encoder import EncoderOptions
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.format.schema import SCHEMA
 from tallybook.archive.scan import ObjectScan
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.tasks import InlineWorkers, ThreadWorkers
 

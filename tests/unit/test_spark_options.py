@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.archive.objects.credentials import AzureCredentials, S3Credentials
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.spark.option_names import LOCATION_OPTIONS
 from tallybook.spark.options import (
     READ,

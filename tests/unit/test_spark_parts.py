@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import DataMissing, InvalidArgument, InvalidConfig, NoSuchLedger
 from tallybook.core.ids import MAX_ID
 from tallybook.core.quorum import Quorum
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import IndexPart, Receipt
 from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState
 from tallybook.spark.columns import columns_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.core.ranges import LedgerEntryRange
 from tallybook.spark.ledgers.row_selection import FILE, MAX_CONDITIONS, ScannedObject, chosen_rows
 
 pytestmark = pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""Location of an entry in an archive object, for operators. Imports no Parquet library."""
+"""Location of an entry in an archive object, as ``tallybook trace`` shows it. Imports no Parquet library."""
 
 from __future__ import annotations
 
