@@ -21,7 +21,7 @@ async def compare_and_set(session: Session, path: str, value: bytes, expected_ve
         # ZooKeeper treats a negative version as "any".
         return BadVersion()
     try:
-        stat = await session.tell(write(path, value, expected_version))
+        stat = await session.send_once(write(path, value, expected_version))
     except (BadVersionError, NoNodeError):
         return BadVersion()
     except MetadataOutcomeUnknown as error:

@@ -191,7 +191,7 @@ class ZooKeeperRegistration:
         version = await self._version()
         if version is not None:
             request = write_announced(self._path, encode_bookie(changed), version, self._membership.layout.bookies)
-            written, _ = await self._session.tell(request)
+            written, _ = await self._session.send_once(request)
             if not isinstance(written, Exception):
                 self.registered = changed
                 return
@@ -204,5 +204,5 @@ class ZooKeeperRegistration:
         with contextlib.suppress(MetadataUnavailable, MetadataOutcomeUnknown, NoNodeError, BadVersionError):
             version = None if self._lost.is_set() else await self._version()
             if version is not None:
-                await self._session.tell(delete(self._path, version))
+                await self._session.send_once(delete(self._path, version))
         self.end()

@@ -47,10 +47,10 @@ class ZooKeeperRecords:
         request = create(path, value)
         try:
             try:
-                await self._session.tell(request)
+                await self._session.send_once(request)
             except NoNodeError:
                 await create_path(self._session, path.rpartition("/")[0])
-                await self._session.tell(request)
+                await self._session.send_once(request)
         except NodeExistsError:
             return BadVersion()
         except MetadataOutcomeUnknown as error:
@@ -64,7 +64,7 @@ class ZooKeeperRecords:
             # ZooKeeper treats a negative version as "any".
             return BadVersion()
         try:
-            await self._session.tell(delete(path, expected_version))
+            await self._session.send_once(delete(path, expected_version))
         except (BadVersionError, NoNodeError):
             return BadVersion()
         except MetadataOutcomeUnknown as error:

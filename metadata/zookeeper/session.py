@@ -5,7 +5,7 @@ state, come back by ``call_soon_threadsafe``.
 
 A request has one of three outcomes: ZooKeeper answers it, possibly with a refusal; it was never sent; or the connection
 or the deadline interrupted it, and the outcome is unknown. ``ask`` is for repeatable requests: it repeats them until
-the deadline. ``tell`` sends once.
+the deadline. ``send_once`` sends once.
 
 A new session may connect to a server that lags behind the state that the old session saw. So the first request after
 an expiry, and every linearizable read, is preceded by a ``sync``.
@@ -199,7 +199,7 @@ class Session:
             except (_CutOff, TimeoutError) as error:
                 await self.pause_before(deadline, error)
 
-    async def tell(self, request: ZooKeeperCall) -> Any:
+    async def send_once(self, request: ZooKeeperCall) -> Any:
         """Send a request once; return its answer.
 
         Raises:

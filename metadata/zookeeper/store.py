@@ -92,7 +92,7 @@ class ZooKeeperStore:
             first, version = await self._read_counter()
             after = str(first + size).encode()
             try:
-                await self._session.tell(write(self._layout.ids, after, version))
+                await self._session.send_once(write(self._layout.ids, after, version))
             except (BadVersionError, MetadataOutcomeUnknown) as error:
                 # If the outcome is unknown, the block may be ours. It is skipped: there are plenty of ids.
                 await self._session.pause_before(deadline, error)
@@ -116,7 +116,7 @@ class ZooKeeperStore:
             if counter >= at_least:
                 return
             try:
-                await self._session.tell(write(self._layout.ids, wanted, version))
+                await self._session.send_once(write(self._layout.ids, wanted, version))
             except (BadVersionError, MetadataOutcomeUnknown) as error:
                 await self._session.pause_before(deadline, error)
 
@@ -141,7 +141,7 @@ class ZooKeeperStore:
         group = await self._tree.group(ledger_id)
         while deletion(group.data, ledger_id) is None:
             request = create_checked(self._layout.ledger(ledger_id), value, group.path, group.version)
-            checked, created = await self._session.tell(request)
+            checked, created = await self._session.send_once(request)
             if not isinstance(created, Exception):
                 return Versioned(metadata, 0)
             if isinstance(created, NodeExistsError):
@@ -189,7 +189,7 @@ class ZooKeeperStore:
             group = await self._tree.group(ledger_id, fresh=True)
             record = with_deleted(group.data, ledger_id, Deletion.of(identity))
             try:
-                deleted, recorded = await self._session.tell(
+                deleted, recorded = await self._session.send_once(
                     delete_recorded(path, expected_version, group.path, record, group.version)
                 )
             except MetadataOutcomeUnknown as error:
@@ -239,7 +239,7 @@ class ZooKeeperStore:
         path = self._layout.cookie(check_bookie_id(bookie_id))
         check_cookie(cookie)
         try:
-            await self._session.tell(create(path, cookie))
+            await self._session.send_once(create(path, cookie))
         except NodeExistsError as error:
             if replace:
                 await self._replace_cookie(bookie_id, path, cookie)
@@ -248,7 +248,7 @@ class ZooKeeperStore:
 
     async def _replace_cookie(self, bookie_id: str, path: str, cookie: bytes) -> None:
         try:
-            await self._session.tell(write(path, cookie))
+            await self._session.send_once(write(path, cookie))
         except NoNodeError as error:
             raise MetadataConflict(f"the cookie of bookie {bookie_id} was deleted meanwhile") from error
 
@@ -260,7 +260,7 @@ class ZooKeeperStore:
         """
         path = self._layout.cookie(check_bookie_id(bookie_id))
         try:
-            await self._session.tell(delete(path))
+            await self._session.send_once(delete(path))
         except NoNodeError:
             return
 

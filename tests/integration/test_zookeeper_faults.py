@@ -156,14 +156,14 @@ def session_of(client):
 def hold_from_the_next_write(client, proxy: Proxy) -> None:
     """Hold the server's answers back once the client has something to change."""
     session = session_of(client)
-    original = session.tell
+    original = session.send_once
 
-    async def tell(request):
-        session.tell = original
+    async def send_once(request):
+        session.send_once = original
         proxy.hold_answers()
         return await original(request)
 
-    session.tell = tell
+    session.send_once = send_once
 
 
 def requests_of(client) -> list:
