@@ -6,14 +6,14 @@ It protects against mistakes in our own programs. File permissions (SQLite) and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from tallybook.core.errors import AccessDenied
 
 from .client import MetadataClient
-from .store import BookieInfo, Membership, MembershipWatch, MetadataStore, Registration
-from .wrapped_store import WrappedStore
+from .store import Membership, MetadataStore
+from .wrapped_store import WrappedMembership, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,22 +50,13 @@ class GuardedStore(WrappedStore):
         return await call(*args, **kwargs)
 
 
-class GuardedMembership:
-    """Implements ``Membership``."""
+class GuardedMembership(WrappedMembership):
+    """A ``Membership``."""
 
     def __init__(self, membership: Membership, guard: Guard) -> None:
-        self._membership = membership
+        super().__init__(membership)
         self._guard = guard
 
-    async def register(self, info: BookieInfo) -> Registration:
-        """See the port."""
-        await self._guard(f"registering bookie {info.bookie_id}")
-        return await self._membership.register(info)
-
-    async def bookies(self) -> Mapping[str, BookieInfo]:
-        """See the port."""
-        return await self._membership.bookies()
-
-    def watch(self) -> MembershipWatch:
-        """See the port."""
-        return self._membership.watch()
+    async def _write(self, change: str, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._guard(change)
+        return await call(*args, **kwargs)

@@ -6,7 +6,7 @@ measured: their length depends on the changes only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, ParamSpec, TypeVar
 
@@ -17,8 +17,8 @@ from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
 
 from .connection_status import ConnectionStatus
-from .store import BadVersion, BookieInfo, Membership, MembershipWatch, MetadataStore, Ok, Registration, WriteResult
-from .wrapped_store import WrappedStore
+from .store import BadVersion, Membership, MetadataStore, Ok, WriteResult
+from .wrapped_store import WrappedMembership, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,21 +109,15 @@ class MeteredStore(WrappedStore):
         return await self._load.compare_and_set(call(*args, **kwargs))
 
 
-class MeteredMembership:
+class MeteredMembership(WrappedMembership):
     """A ``Membership``."""
 
     def __init__(self, membership: Membership, load: MetadataLoad) -> None:
-        self._membership = membership
+        super().__init__(membership)
         self._load = load
 
-    async def register(self, info: BookieInfo) -> Registration:
-        """See the port."""
-        return await self._load.write(self._membership.register(info))
+    async def _read(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._load.read(call(*args, **kwargs))
 
-    async def bookies(self) -> Mapping[str, BookieInfo]:
-        """See the port."""
-        return await self._load.read(self._membership.bookies())
-
-    def watch(self) -> MembershipWatch:
-        """See the port."""
-        return self._membership.watch()
+    async def _write(self, change: str, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._load.write(call(*args, **kwargs))

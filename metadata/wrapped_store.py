@@ -1,14 +1,27 @@
-"""Base of metadata stores that wrap another one: each call passes through ``_read`` or ``_write``."""
+"""Bases of metadata stores and memberships that wrap another one: calls pass through ``_read`` or ``_write``."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 from tallybook.core.ids import NO_IDENTITY
 
 from .ledger.model import LedgerMetadata
-from .store import Deletion, LedgerPage, LedgerWatch, MetadataRecord, MetadataStore, RecordPage, Versioned, WriteResult
+from .store import (
+    BookieInfo,
+    Deletion,
+    LedgerPage,
+    LedgerWatch,
+    Membership,
+    MembershipWatch,
+    MetadataRecord,
+    MetadataStore,
+    RecordPage,
+    Registration,
+    Versioned,
+    WriteResult,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,3 +135,28 @@ class WrappedStore:
     async def close(self) -> None:
         """See the port."""
         await self._store.close()
+
+
+class WrappedMembership:
+    """A ``Membership`` that forwards all calls."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def _read(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await call(*args, **kwargs)
+
+    async def _write(self, change: str, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await call(*args, **kwargs)
+
+    async def register(self, info: BookieInfo) -> Registration:
+        """See the port."""
+        return await self._write(f"registering bookie {info.bookie_id}", self._membership.register, info)
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """See the port."""
+        return await self._read(self._membership.bookies)
+
+    def watch(self) -> MembershipWatch:
+        """See the port."""
+        return self._membership.watch()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 
-from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
-from ..columns import check_columns, columns_for
+from ..batch_reader import BatchReader
+from ..columns import columns_for
 from ..locations import open_location
 from ..options import ReadOptions
 from ..payloads.payloads import parser_of
@@ -44,25 +44,20 @@ class TableReader(DataSourceReader):
             yield from loop.run(read_table(self._options, partition.cluster_id)).to_batches()
 
 
-class EntryReader(DataSourceReader):
-    """Reads entries. It is pickled to executors, so it has plain values only, and drops what only planning needs."""
+class EntryReader(BatchReader[EntryPartition]):
+    """Reads entries."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._query: ReadOptions | None = options
         # The ledgers of a task are in its partition; the snapshot, with all ledgers, is not sent to tasks.
-        self._options = replace(options, snapshot=None, ledgers=None)
-        self._schema = schema
-        check_columns(options, schema)
+        super().__init__(options, replace(options, snapshot=None, ledgers=None), schema)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_query": None}
-
-    def partitions(self) -> list[EntryPartition]:
-        """The partitions of the query; resolves which entries are read, once for all tasks."""
-        if self._query is None:
-            raise InvariantViolation("a reader in a task cannot plan")
-        with LoopThread("tallybook") as loop:
-            return loop.run(_planned(self._query))
+    async def _planned(self, query: ReadOptions) -> list[EntryPartition]:
+        async with open_location(query.place) as place:
+            snapshot, known, gaps = await resolve_snapshot(place, query)
+            found = await cut(place, query, snapshot, known)
+        # At least one: without partitions, Spark runs a task with a partition of another class.
+        rest = EntryPartition((), gaps=tuple(gaps), cluster_id=snapshot.cluster_id)
+        return found + ([rest] if gaps or not found else [])
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of one partition."""
@@ -101,12 +96,3 @@ async def _shaped(
 async def _whole(options: ReadOptions) -> EntryPartition:
     async with open_location(options.place) as place:
         return EntryPartition((), cluster_id=place.cluster_id)
-
-
-async def _planned(options: ReadOptions) -> list[EntryPartition]:
-    async with open_location(options.place) as place:
-        snapshot, known, gaps = await resolve_snapshot(place, options)
-        found = await cut(place, options, snapshot, known)
-    # At least one: without partitions, Spark runs a task with a partition of another class.
-    rest = EntryPartition((), gaps=tuple(gaps), cluster_id=snapshot.cluster_id)
-    return found + ([rest] if gaps or not found else [])

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader
 
-from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.blocking.loop_thread import LoopThread
-
-from ..columns import check_columns
+from ..batch_reader import BatchReader
 from ..locations import open_location
 from ..options import ReadOptions
 from ..query.record_snapshot import RecordSnapshot
@@ -24,33 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class RecordReader(DataSourceReader):
-    """Reads records. It is pickled to executors, so it has plain values only, and drops what only planning needs."""
+class RecordReader(BatchReader[RecordPartition]):
+    """Reads records."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._query: ReadOptions | None = options
         # A task has its ranges in its partition; the empty snapshot only marks the query as one of records.
-        self._options = replace(options, snapshot=RecordSnapshot("", ()), records=None)
-        self._schema = schema
-        check_columns(options, schema)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_query": None}
-
-    def partitions(self) -> list[RecordPartition]:
-        """The partitions of the query; resolves which records are read, once for all tasks."""
-        if self._query is None:
-            raise InvariantViolation("a reader in a task cannot plan")
-        with LoopThread("tallybook") as loop:
-            return loop.run(_planned(self._query))
+        super().__init__(options, replace(options, snapshot=RecordSnapshot("", ()), records=None), schema)
 
     def read(self, partition: RecordPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The records of one partition."""
         return read_records(self._options, self._schema, partition)
 
-
-async def _planned(options: ReadOptions) -> list[RecordPartition]:
-    async with open_location(options.place) as place:
-        snapshot = await resolve_record_snapshot(place, options)
-        plan = await plan_records(place, snapshot.ranges, fail=options.fail_on_data_loss)
-        return await cut_records(place, options, plan)
+    async def _planned(self, query: ReadOptions) -> list[RecordPartition]:
+        async with open_location(query.place) as place:
+            snapshot = await resolve_record_snapshot(place, query)
+            plan = await plan_records(place, snapshot.ranges, fail=query.fail_on_data_loss)
+            return await cut_records(place, query, plan)
