@@ -18,17 +18,17 @@ class CachedLocation:
     """Opens the location at the first call, and again after a failed call. A pickled copy is closed.
 
     Args:
-        place: options of the location.
+        options: of the location.
     """
 
-    def __init__(self, place: LocationOptions) -> None:
-        self._place = place
+    def __init__(self, options: LocationOptions) -> None:
+        self._options = options
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._opened: LedgerLocation | None = None
 
     def __reduce__(self) -> tuple[type[CachedLocation], tuple[LocationOptions]]:
-        return CachedLocation, (self._place,)
+        return CachedLocation, (self._options,)
 
     def ask(self, work: Callable[[LedgerLocation], Awaitable[T]]) -> T:
         """Run ``work`` with the open location and return its result.
@@ -47,7 +47,7 @@ class CachedLocation:
 
     async def _ask(self, work: Callable[[LedgerLocation], Awaitable[T]]) -> T:
         if self._opened is None:
-            self._opened = await self._stack.enter_async_context(open_location(self._place))
+            self._opened = await self._stack.enter_async_context(open_location(self._options))
         return await work(self._opened)
 
     def close(self) -> None:

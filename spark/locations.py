@@ -120,12 +120,12 @@ class LedgerLocation(Protocol):
 
 @asynccontextmanager
 async def open_location(
-    place: LocationOptions, partition: EntryPartition | None = None, *, cluster_id: str = ""
+    options: LocationOptions, partition: EntryPartition | None = None, *, cluster_id: str = ""
 ) -> AsyncIterator[LedgerLocation]:
     """Open a location.
 
     Args:
-        place: options of the location.
+        options: of the location.
         partition: the partition to read; of a bucket, only the catalog entries that it needs are then read.
         cluster_id: cluster that the query was planned on, if there is no partition; empty: any.
 
@@ -136,23 +136,23 @@ async def open_location(
         ArchiveUnavailable, ArchiveDenied: the bucket cannot be read, or contains no archive.
     """
     async with AsyncExitStack() as stack:
-        if place.metadata is None:
-            archive = await stack.enter_async_context(archive_at(place.archive or "", place))
+        if options.metadata is None:
+            archive = await stack.enter_async_context(archive_at(options.archive or "", options))
             if partition is None:
                 bucket = BucketLocation(
-                    place.archive or "", archive, await read_catalog(archive.store, archive.workers)
+                    options.archive or "", archive, await read_catalog(archive.store, archive.workers)
                 )
                 bucket.check_cluster(cluster_id)
                 yield bucket
             else:
-                yield TaskBucketLocation(place.archive or "", archive, partition)
+                yield TaskBucketLocation(options.archive or "", archive, partition)
             return
-        settings = ClientSettings(security=place.security, archive_keys=place.archive_keys)
-        world = await open_world(place.metadata, settings, credentials=place.credentials)
+        settings = ClientSettings(security=options.security, archive_keys=options.archive_keys)
+        world = await open_world(options.metadata, settings, credentials=options.credentials)
         client = await stack.enter_async_context(Client(world, settings))
         found = await world.store.cluster_id()
-        place.check_cluster(partition.cluster_id if partition else cluster_id, found)
-        yield ClusterLocation(client, world.store, found, _LazyArchive(stack, place), place)
+        options.check_cluster(partition.cluster_id if partition else cluster_id, found)
+        yield ClusterLocation(client, world.store, found, _LazyArchive(stack, options), options)
 
 
 class OpenedArchive:
@@ -170,18 +170,18 @@ class OpenedArchive:
 
 
 @asynccontextmanager
-async def archive_at(url: str, place: LocationOptions) -> AsyncIterator[OpenedArchive]:
+async def archive_at(url: str, options: LocationOptions) -> AsyncIterator[OpenedArchive]:
     """Open the object store at ``url``.
 
     Args:
-        place: provides the encryption keys and the credentials of the store.
+        options: provides the encryption keys and the credentials of the store.
 
     Raises:
         InvalidConfig, ArchiveDenied: it cannot be opened.
     """
     async with AsyncExitStack() as stack:
         store = await open_store(
-            url, RealClock(), SystemRng(), archive_keys=place.archive_keys, credentials=place.credentials
+            url, RealClock(), SystemRng(), archive_keys=options.archive_keys, credentials=options.credentials
         )
         stack.push_async_callback(store.close)
         workers = ThreadWorkers(_THREADS, "scan")
@@ -196,12 +196,12 @@ class _LazyArchive:
 
     Args:
         stack: closes it.
-        place: provides the encryption keys and the credentials of the store.
+        options: provides the encryption keys and the credentials of the store.
     """
 
-    def __init__(self, stack: AsyncExitStack, place: LocationOptions) -> None:
+    def __init__(self, stack: AsyncExitStack, options: LocationOptions) -> None:
         self._stack = stack
-        self._place = place
+        self._options = options
         self._opened: OpenedArchive | None = None
         self._opening = asyncio.Lock()
 
@@ -209,7 +209,7 @@ class _LazyArchive:
         """The archive at ``url``."""
         async with self._opening:
             if self._opened is None:
-                self._opened = await self._stack.enter_async_context(archive_at(url, self._place))
+                self._opened = await self._stack.enter_async_context(archive_at(url, self._options))
             return self._opened
 
 
@@ -217,13 +217,13 @@ class ClusterLocation:
     """The location of a cluster: metadata store, bookies and archive."""
 
     def __init__(
-        self, client: Client, store: MetadataStore, cluster_id: str, archive: _LazyArchive, place: LocationOptions
+        self, client: Client, store: MetadataStore, cluster_id: str, archive: _LazyArchive, options: LocationOptions
     ) -> None:
         self._client = client
         self._store = store
         self._cluster_id = cluster_id
         self._archive = archive
-        self._place = place
+        self._options = options
 
     @property
     def cluster_id(self) -> str:
@@ -296,7 +296,7 @@ class ClusterLocation:
         Raises:
             ArchiveUnavailable: no URL is recorded.
         """
-        url = self._place.archive or await read_location(self._store)
+        url = self._options.archive or await read_location(self._store)
         if url is None:
             raise ArchiveUnavailable(
                 "the metadata of ledgers refer to an archive, but its URL is not recorded: give option archive"
@@ -308,7 +308,7 @@ class ClusterLocation:
         return await self._client.bookies()
 
     async def _opened(self, metadata: LedgerMetadata) -> LedgerReader:
-        password = self._place.password if metadata.key_verifier else b""
+        password = self._options.password if metadata.key_verifier else b""
         return await self._client.open_ledger(metadata.ledger_id, password=password, recover=False)
 
 
@@ -450,13 +450,13 @@ class _ArchivedLedger:
         return (await self._reader.batches(self._receipt, self._ledger_id, entry_id, entry_id, 1))[0]
 
 
-async def read_metadata(place: LedgerLocation, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata | None]:
+async def read_metadata(location: LedgerLocation, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata | None]:
     """Read the metadata of many ledgers, ``CONCURRENT_LOOKUPS`` at a time."""
     found: dict[int, LedgerMetadata | None] = {}
     wanted = list(ledger_ids)
     for at in range(0, len(wanted), CONCURRENT_LOOKUPS):
         chunk = wanted[at : at + CONCURRENT_LOOKUPS]
-        found.update(zip(chunk, await asyncio.gather(*map(place.metadata, chunk)), strict=True))
+        found.update(zip(chunk, await asyncio.gather(*map(location.metadata, chunk)), strict=True))
     return found
 
 

@@ -29,7 +29,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._place = CachedLocation(options.place)
+        self._location = CachedLocation(options.location)
         self._report: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,14 +54,14 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Disconnect from the cluster."""
-        self._place.close()
+        self._location.close()
 
 
-def check_checkpoint(place: LedgerLocation, cluster_id: str) -> None:
+def check_checkpoint(location: LedgerLocation, cluster_id: str) -> None:
     """Check that a checkpoint is of this cluster, since others have the same ids of ledgers, and other streams.
 
     Raises:
         InvalidConfig: the checkpoint is of another cluster.
     """
-    if cluster_id != place.cluster_id:
-        raise InvalidConfig(f"the checkpoint is of cluster {cluster_id}, and this is {place.cluster_id}")
+    if cluster_id != location.cluster_id:
+        raise InvalidConfig(f"the checkpoint is of cluster {cluster_id}, and this is {location.cluster_id}")

@@ -144,22 +144,22 @@ def spark_path(url: str) -> str:
 
 
 async def _resolved(options: ReadOptions) -> Snapshot | RecordSnapshot:
-    async with open_location(options.place) as place:
+    async with open_location(options.location) as location:
         if options.of_streams:
-            return await resolve_record_snapshot(place, options)
-        return (await resolve_snapshot(place, options))[0]
+            return await resolve_record_snapshot(location, options)
+        return (await resolve_snapshot(location, options))[0]
 
 
 async def _planned(options: ReadOptions) -> NativePlan:
-    async with open_location(options.place) as place:
-        snapshot, known, gaps = await resolve_snapshot(place, options)
+    async with open_location(options.location) as location:
+        snapshot, known, gaps = await resolve_snapshot(location, options)
         by_receipt: dict[str, tuple[Receipt, list[LedgerEntryRange]]] = {}
         for wanted in snapshot.ranges:
             metadata = known[wanted.ledger_id]
             scannable = planned_range_of(wanted, metadata).scannable and options.leaves_archive_to_spark
             if metadata.archived is not None and scannable and options.tier != "bookies":
                 by_receipt.setdefault(metadata.archived.key, (metadata.archived, []))[1].append(wanted)
-        objects = await _scannable_objects(place, by_receipt.values())
+        objects = await _scannable_objects(location, by_receipt.values())
         scanned = {wanted.ledger_id for found in objects for wanted in found.wanted}
         rest = [wanted.ledger_id for wanted in snapshot.ranges if wanted.ledger_id not in scanned]
         remaining = snapshot.only([*rest, *(gap.ledger_id for gap in gaps)])
@@ -167,12 +167,12 @@ async def _planned(options: ReadOptions) -> NativePlan:
             # Include the gaps, so that the data source reports them.
             lost = tuple(LedgerEntryRange(gap.ledger_id, gap.first, gap.last) for gap in gaps)
             remaining = Snapshot(snapshot.cluster_id, tuple(sorted((*remaining.ranges, *lost))), snapshot.written)
-        url = await place.archive_url() if objects else ""
+        url = await location.archive_url() if objects else ""
     return NativePlan(snapshot, tuple(objects), remaining, bool(gaps), url)
 
 
 async def _scannable_objects(
-    place: LedgerLocation, wanted: Iterable[tuple[Receipt, Sequence[LedgerEntryRange]]]
+    location: LedgerLocation, wanted: Iterable[tuple[Receipt, Sequence[LedgerEntryRange]]]
 ) -> list[ScannedObject]:
     """The objects that match their receipts and are not encrypted; the data source reads all others.
 
@@ -183,8 +183,8 @@ async def _scannable_objects(
     async def look(receipt: Receipt, ranges: Sequence[LedgerEntryRange]) -> ScannedObject | None:
         async with turns:
             try:
-                directory = await place.directory(receipt)
-                if await place.is_encrypted(receipt):
+                directory = await location.directory(receipt)
+                if await location.is_encrypted(receipt):
                     return None
             except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
                 return None

@@ -94,7 +94,7 @@ class PayloadOptions:
 class ReadOptions:
     """Options of a batch or streaming read."""
 
-    place: LocationOptions
+    location: LocationOptions
     table: TableName = "entries"
     ledgers: IdRanges | None = None
     """``None``: all ledgers."""
@@ -120,7 +120,7 @@ class ReadOptions:
     @property
     def leaves_archive_to_spark(self) -> bool:
         """Whether Spark may read archive objects itself. It cannot use credentials given as options."""
-        return self.place.credentials is None
+        return self.location.credentials is None
 
     @property
     def of_streams(self) -> bool:
@@ -132,7 +132,7 @@ class ReadOptions:
 class WriteOptions:
     """Options of a write to ledgers or to a stream."""
 
-    place: LocationOptions
+    location: LocationOptions
     sink: str | None
     """Name of the output; a second write of the same batch to one sink changes nothing."""
     transaction: int | None
@@ -179,7 +179,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         raise InvalidConfig("a snapshot defines the entries to read: give no other bounds with it")
     records = options.records()
     found = ReadOptions(
-        place=options.place(),
+        location=options.location(),
         table=options.choice("table", TableName, "entries"),
         ledgers=ledgers,
         first_entry=options.number("startingentry", 0),
@@ -204,7 +204,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     if first_us is not None and end_us is not None and end_us <= first_us:
         raise InvalidConfig("endingTime, which is exclusive, is not after startingTime")
     _check_streams(found)
-    if found.place.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
+    if found.location.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
         raise InvalidConfig("a bucket has no bookies: give the metadata URI of the cluster, too")
     return found
 
@@ -226,7 +226,7 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
 def _check_streams(found: ReadOptions) -> None:
     if found.of_streams and found.table != "entries":
         raise InvalidConfig("option table is for ledgers: give no stream and no snapshot of streams with it")
-    if found.of_streams and found.place.metadata is None:
+    if found.of_streams and found.location.metadata is None:
         raise InvalidConfig("a bucket has no metadata of streams: give the metadata URI of the cluster")
 
 
@@ -237,8 +237,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         InvalidConfig: an option is unknown, missing or invalid.
     """
     options = _Options(given, WRITE)
-    place = options.place()
-    if place.metadata is None or place.archive is not None:
+    location = options.location()
+    if location.metadata is None or location.archive is not None:
         raise InvalidConfig("rows are written to a cluster: give its metadata URI, and no archive")
     sink = options.given.get("sink")
     if sink is not None and (not sink or len(sink) > 100 or not sink.replace("-", "").replace("_", "").isalnum()):
@@ -247,12 +247,12 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     made = sorted(PROPER_NAMES[each] for each in ("ensemble", "writequorum", "ackquorum") if each in options.given)
     if made and "stream" in options.given:
         raise InvalidConfig(f"a stream is replicated by its policy: give {', '.join(made)} for ledgers only")
-    if place.password and "stream" in options.given:
+    if location.password and "stream" in options.given:
         raise InvalidConfig("streams have no password: give option password for ledgers only")
     if transaction >= 0 and sink is None:
         raise InvalidConfig("option transaction needs option sink")
     return WriteOptions(
-        place,
+        location,
         sink,
         None if transaction < 0 else transaction,
         options.number("ensemble", 3, least=1),
@@ -275,7 +275,7 @@ class _Options:
                 hint = f"; did you mean {PROPER_NAMES.get(near[0], near[0])}?" if near else ""
                 raise InvalidConfig(f"unknown option {name}{hint}")
 
-    def place(self) -> LocationOptions:
+    def location(self) -> LocationOptions:
         metadata, archive = self.given.get("metadata"), self.given.get("archive")
         if not metadata and not archive:
             raise InvalidConfig(

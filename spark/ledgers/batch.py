@@ -52,9 +52,9 @@ class EntryReader(BatchReader[EntryPartition]):
         super().__init__(options, replace(options, snapshot=None, ledgers=None), schema)
 
     async def _planned(self, query: ReadOptions) -> list[EntryPartition]:
-        async with open_location(query.place) as place:
-            snapshot, known, gaps = await resolve_snapshot(place, query)
-            found = await cut(place, query, snapshot, known)
+        async with open_location(query.location) as location:
+            snapshot, known, gaps = await resolve_snapshot(location, query)
+            found = await cut(location, query, snapshot, known)
         # At least one: without partitions, Spark runs a task with a partition of another class.
         rest = EntryPartition((), gaps=tuple(gaps), cluster_id=snapshot.cluster_id)
         return found + ([rest] if gaps or not found else [])
@@ -78,8 +78,8 @@ def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartitio
 async def _shaped(
     options: ReadOptions, shaper: RowShaper, partition: EntryPartition
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    async with open_location(options.place, partition) as place:
-        rows = read_partition(place, partition, whole_gaps=not options.fail_on_data_loss)
+    async with open_location(options.location, partition) as location:
+        rows = read_partition(location, partition, whole_gaps=not options.fail_on_data_loss)
         try:
             async for found in rows:
                 if not isinstance(found, EntryGap):
@@ -94,5 +94,5 @@ async def _shaped(
 
 
 async def _whole(options: ReadOptions) -> EntryPartition:
-    async with open_location(options.place) as place:
-        return EntryPartition((), cluster_id=place.cluster_id)
+    async with open_location(options.location) as location:
+        return EntryPartition((), cluster_id=location.cluster_id)

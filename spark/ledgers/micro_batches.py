@@ -39,7 +39,7 @@ class LedgerStreamReader(MicroBatchReader):
                 "readStream reads whole ledgers from any tier: use snapshot, startingEntry, endingEntry and "
                 "tier=bookies in batches only"
             )
-        if options.table != "entries" or options.place.metadata is None:
+        if options.table != "entries" or options.location.metadata is None:
             raise InvalidConfig("readStream reads entries of a cluster: give its metadata URI, and no option table")
         super().__init__(options, schema)
         self._target: IdRanges | None = None
@@ -71,46 +71,46 @@ class LedgerStreamReader(MicroBatchReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EntryPartition]:
         """The partitions of the micro-batch that ends at ``end``."""
         offset = StreamOffset.parse(end)
-        return self._place.ask(lambda place: _cut(place, self._options, offset))
+        return self._location.ask(lambda location: _cut(location, self._options, offset))
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of one partition."""
         return read_rows(self._options, self._schema, partition)
 
     def _closed(self, offset: StreamOffset) -> list[ClosedLedger]:
-        return self._place.ask(lambda place: self._looked(place, offset))
+        return self._location.ask(lambda location: self._looked(location, offset))
 
     def _cluster_id(self) -> str:
-        async def ask(place: LedgerLocation) -> str:
-            return place.cluster_id
+        async def ask(location: LedgerLocation) -> str:
+            return location.cluster_id
 
-        return self._place.ask(ask)
+        return self._location.ask(ask)
 
-    async def _looked(self, place: LedgerLocation, offset: StreamOffset) -> list[ClosedLedger]:
+    async def _looked(self, location: LedgerLocation, offset: StreamOffset) -> list[ClosedLedger]:
         options, found = self._options, []
-        check_checkpoint(place, offset.cluster_id)
-        view = await place.view()
+        check_checkpoint(location, offset.cluster_id)
+        view = await location.view()
         wanted = [
             ledger_id
-            for ledger_id in await place.ledger_ids()
+            for ledger_id in await location.ledger_ids()
             if offset.wants(ledger_id) and (options.ledgers is None or ledger_id in options.ledgers)
         ]
-        for metadata in (await read_metadata(place, wanted)).values():
+        for metadata in (await read_metadata(location, wanted)).values():
             if metadata is None or not metadata.closed:
                 continue
             if view.sees(metadata) and is_wanted(metadata, options):
-                check_password(metadata, options.place.password)
+                check_password(metadata, options.location.password)
                 found.append(ClosedLedger(metadata.ledger_id, metadata.last_entry_id, metadata.length))
         return found
 
 
-async def _cut(place: LedgerLocation, options: ReadOptions, end: StreamOffset) -> list[EntryPartition]:
-    check_checkpoint(place, end.cluster_id)
-    found = await read_metadata(place, [each.ledger_id for each in end.batch])
+async def _cut(location: LedgerLocation, options: ReadOptions, end: StreamOffset) -> list[EntryPartition]:
+    check_checkpoint(location, end.cluster_id)
+    found = await read_metadata(location, [each.ledger_id for each in end.batch])
     known = {ledger_id: metadata for ledger_id, metadata in found.items() if metadata is not None}
     gaps = tuple(EntryGap.of_deleted(*each) for each in end.batch if each.ledger_id not in known)
     if gaps and options.fail_on_data_loss:
         raise gaps[0].error()
-    snapshot = Snapshot(place.cluster_id, end.batch, options.written).only(known)
-    planned = await cut(place, options, snapshot, known)
-    return planned + ([EntryPartition((), gaps=gaps, cluster_id=place.cluster_id)] if gaps else [])
+    snapshot = Snapshot(location.cluster_id, end.batch, options.written).only(known)
+    planned = await cut(location, options, snapshot, known)
+    return planned + ([EntryPartition((), gaps=gaps, cluster_id=location.cluster_id)] if gaps else [])

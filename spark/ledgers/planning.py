@@ -41,7 +41,7 @@ END_SECONDS: Final = 30
 
 
 async def resolve_snapshot(
-    place: LedgerLocation, options: ReadOptions
+    location: LedgerLocation, options: ReadOptions
 ) -> tuple[Snapshot, Mapping[int, LedgerMetadata], list[EntryGap]]:
     """The snapshot that a query reads, the metadata of its ledgers, and the gaps known already.
 
@@ -54,23 +54,25 @@ async def resolve_snapshot(
             or a named ledger is in one.
     """
     if options.fail_on_data_loss:
-        _check_damaged(place, options)
+        _check_damaged(location, options)
     if isinstance(options.snapshot, Snapshot):
-        return await _of_snapshot(place, options, options.snapshot)
+        return await _of_snapshot(location, options, options.snapshot)
     # Read before the ledgers: a committed transaction's ledgers were closed before, so the listing below has them all.
-    view = await place.view()
+    view = await location.view()
     named = options.ledgers is not None and options.ledgers.count <= MAX_NAMED_LEDGERS
-    found = await read_metadata(place, options.ledgers if named and options.ledgers else await _listed(place, options))
+    found = await read_metadata(
+        location, options.ledgers if named and options.ledgers else await _listed(location, options)
+    )
     wanted = []
     for ledger_id, metadata in found.items():
         if metadata is None:
             if named:
-                raise _not_there(place, ledger_id)
+                raise _not_there(location, ledger_id)
             continue  # deleted after it was listed
         if view.sees(metadata) and is_wanted(metadata, options):
-            check_password(metadata, options.place.password)
+            check_password(metadata, options.location.password)
             wanted.append(metadata)
-    ends = await _ends_of_open(place, [metadata for metadata in wanted if not metadata.closed], must_exist=named)
+    ends = await _ends_of_open(location, [metadata for metadata in wanted if not metadata.closed], must_exist=named)
     ranges, known = [], {}
     for metadata in wanted:
         end = metadata.last_entry_id if metadata.closed else ends[metadata.ledger_id]
@@ -78,17 +80,17 @@ async def resolve_snapshot(
         if options.first_entry <= last:
             known[metadata.ledger_id] = metadata
             ranges.append(LedgerEntryRange(metadata.ledger_id, options.first_entry, last))
-    return Snapshot(place.cluster_id, tuple(ranges), options.written), known, []
+    return Snapshot(location.cluster_id, tuple(ranges), options.written), known, []
 
 
-def _check_damaged(place: LedgerLocation, options: ReadOptions) -> None:
+def _check_damaged(location: LedgerLocation, options: ReadOptions) -> None:
     """Fail a query that may need a damaged object."""
     wanted: Container[int] | None = options.ledgers
     if isinstance(options.snapshot, Snapshot):
         wanted = {each.ledger_id for each in options.snapshot.ranges}
     concerned = []
-    for key, why in place.damaged.items():
-        lost = place.lost_with(key)
+    for key, why in location.damaged.items():
+        lost = location.lost_with(key)
         if lost is None or (lost if wanted is None else any(ledger_id in wanted for ledger_id in lost)):
             concerned.append(f"{key}: {why}")
     if concerned:
@@ -98,17 +100,17 @@ def _check_damaged(place: LedgerLocation, options: ReadOptions) -> None:
         )
 
 
-def _not_there(place: LedgerLocation, ledger_id: int) -> NoSuchLedger | ObjectDamaged:
+def _not_there(location: LedgerLocation, ledger_id: int) -> NoSuchLedger | ObjectDamaged:
     """The error for a named ledger that does not exist."""
-    gap = place.missing(ledger_id, 0, 0)
+    gap = location.missing(ledger_id, 0, 0)
     if gap.kind == "trimmed":
         return NoSuchLedger(f"ledger {ledger_id} does not exist")
-    damaged = any(ledger_id in (place.lost_with(key) or ()) for key in place.damaged)
+    damaged = any(ledger_id in (location.lost_with(key) or ()) for key in location.damaged)
     return (ObjectDamaged if damaged else NoSuchLedger)(f"ledger {ledger_id}: {gap.reason}")
 
 
 async def _ends_of_open(
-    place: LedgerLocation, ledgers: Iterable[LedgerMetadata], *, must_exist: bool
+    location: LedgerLocation, ledgers: Iterable[LedgerMetadata], *, must_exist: bool
 ) -> dict[int, int]:
     """The last readable entry of each open ledger; -1: none."""
     turns, ends = asyncio.Semaphore(CONCURRENT_ENDS), dict[int, int]()
@@ -116,7 +118,7 @@ async def _ends_of_open(
     async def ask(metadata: LedgerMetadata) -> None:
         async with turns:
             try:
-                ends[metadata.ledger_id] = await _confirmed(place, metadata)
+                ends[metadata.ledger_id] = await _confirmed(location, metadata)
             except NoSuchLedger:
                 if must_exist:
                     raise
@@ -126,11 +128,11 @@ async def _ends_of_open(
     return ends
 
 
-async def _confirmed(place: LedgerLocation, metadata: LedgerMetadata) -> int:
+async def _confirmed(location: LedgerLocation, metadata: LedgerMetadata) -> int:
     hint = "option openLedgers=false skips open ledgers"
     try:
         async with asyncio.timeout(END_SECONDS):
-            return await place.confirmed(metadata)
+            return await location.confirmed(metadata)
     except BookieUnavailable as error:
         raise BookieUnavailable(
             f"ledger {metadata.ledger_id} is open, and its last add confirmed is not known: {error.message} ({hint})"
@@ -142,20 +144,22 @@ async def _confirmed(place: LedgerLocation, metadata: LedgerMetadata) -> int:
         ) from error
 
 
-async def _listed(place: LedgerLocation, options: ReadOptions) -> list[int]:
+async def _listed(location: LedgerLocation, options: ReadOptions) -> list[int]:
     """The existing ledgers among those selected."""
-    return [each for each in await place.ledger_ids() if options.ledgers is None or each in options.ledgers]
+    return [each for each in await location.ledger_ids() if options.ledgers is None or each in options.ledgers]
 
 
 async def _of_snapshot(
-    place: LedgerLocation, options: ReadOptions, snapshot: Snapshot
+    location: LedgerLocation, options: ReadOptions, snapshot: Snapshot
 ) -> tuple[Snapshot, Mapping[int, LedgerMetadata], list[EntryGap]]:
-    if snapshot.cluster_id and place.cluster_id and snapshot.cluster_id != place.cluster_id:
-        raise InvalidConfig(f"the snapshot is of cluster {snapshot.cluster_id}, and this is cluster {place.cluster_id}")
-    found = await read_metadata(place, [each.ledger_id for each in snapshot.ranges])
+    if snapshot.cluster_id and location.cluster_id and snapshot.cluster_id != location.cluster_id:
+        raise InvalidConfig(
+            f"the snapshot is of cluster {snapshot.cluster_id}, and this is cluster {location.cluster_id}"
+        )
+    found = await read_metadata(location, [each.ledger_id for each in snapshot.ranges])
     known = {ledger_id: metadata for ledger_id, metadata in found.items() if metadata is not None}
     for metadata in known.values():
-        check_password(metadata, options.place.password)
+        check_password(metadata, options.location.password)
     for each in snapshot.ranges:
         of_ledger = found[each.ledger_id]
         if of_ledger is not None and of_ledger.closed and each.last > of_ledger.last_entry_id:
@@ -163,7 +167,7 @@ async def _of_snapshot(
                 f"ledger {each.ledger_id} ends at entry {of_ledger.last_entry_id}, and the snapshot names entry "
                 f"{each.last}: is the snapshot of another cluster?"
             )
-    gaps = [place.missing(*each) for each in snapshot.ranges if each.ledger_id not in known]
+    gaps = [location.missing(*each) for each in snapshot.ranges if each.ledger_id not in known]
     if gaps and options.fail_on_data_loss:
         raise gaps[0].error()
     kept = [ledger_id for ledger_id, metadata in known.items() if is_wanted(metadata, options)]
@@ -192,7 +196,7 @@ def check_password(metadata: LedgerMetadata, password: bytes) -> None:
 
 
 async def cut(
-    place: LedgerLocation, options: ReadOptions, snapshot: Snapshot, known: Mapping[int, LedgerMetadata]
+    location: LedgerLocation, options: ReadOptions, snapshot: Snapshot, known: Mapping[int, LedgerMetadata]
 ) -> list[EntryPartition]:
     """The partitions of a snapshot.
 
@@ -203,25 +207,25 @@ async def cut(
     planned_ranges = [
         planned_range_of(each, known[each.ledger_id], bookies_only=from_bookies) for each in snapshot.ranges
     ]
-    cuts = await row_groups(place, [each for each in planned_ranges if each.payload_bytes > options.partition_bytes])
+    cuts = await row_groups(location, [each for each in planned_ranges if each.payload_bytes > options.partition_bytes])
     return partitions_of(
         planned_ranges,
         lambda planned_range: cuts.get(planned_range.ledger_id, ()),
         max_bytes=options.partition_bytes,
         min_partitions=options.min_partitions,
         written=snapshot.written,
-        cluster_id=place.cluster_id,
+        cluster_id=location.cluster_id,
     )
 
 
-async def row_groups(place: LedgerLocation, planned_ranges: Iterable[PlannedRange]) -> dict[int, Sequence[int]]:
+async def row_groups(location: LedgerLocation, planned_ranges: Iterable[PlannedRange]) -> dict[int, Sequence[int]]:
     """The first entries of the row groups of large ledgers, by ledger."""
     found: dict[int, Sequence[int]] = {}
     for planned_range in planned_ranges:
         if planned_range.receipt is None:
             continue
         try:
-            directory = await place.directory(planned_range.receipt)
+            directory = await location.directory(planned_range.receipt)
         except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
             continue  # reported by the task that reads it
         found[planned_range.ledger_id] = _firsts(directory, planned_range.ledger_id)

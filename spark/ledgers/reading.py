@@ -64,7 +64,7 @@ class _Remaining:
 
 
 async def read_partition(
-    place: LedgerLocation, partition: EntryPartition, *, whole_gaps: bool = True
+    location: LedgerLocation, partition: EntryPartition, *, whole_gaps: bool = True
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """The rows and gaps of a partition, in order.
 
@@ -79,7 +79,9 @@ async def read_partition(
         yield gap
     for key, group in groupby(partition.planned_ranges, key=_key_of):
         planned_ranges = list(group)
-        source = _scanned(place, planned_ranges, whole_gaps) if key else _careful(place, planned_ranges, whole_gaps)
+        source = (
+            _scanned(location, planned_ranges, whole_gaps) if key else _careful(location, planned_ranges, whole_gaps)
+        )
         async with aclosing(source) as found:
             async for item in found:
                 if isinstance(item, EntryGap):
@@ -104,7 +106,7 @@ def _written(table: pa.Table, wanted: TimeRange) -> pa.Table:
 
 
 async def _scanned(
-    place: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
+    location: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """Ranges of one object, by a scan of it; entries that the scan does not return are read one ledger at a time."""
     # One ledger may have several ranges, one after the other.
@@ -112,7 +114,7 @@ async def _scanned(
     receipt = planned_ranges[0].receipt
     if receipt is not None:
         try:
-            scan = (await place.scan(receipt)).rows([planned_range.range for planned_range in planned_ranges])
+            scan = (await location.scan(receipt)).rows([planned_range.range for planned_range in planned_ranges])
             async with aclosing(scan) as tables:
                 async for table in tables:
                     yield EntryRows(table, receipt.key)
@@ -120,7 +122,7 @@ async def _scanned(
         except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
             pass  # the rest is read below, or reported as a gap
     for wanted in rest:
-        async with aclosing(_ledger(place, wanted, receipt, whole_gaps)) as found:
+        async with aclosing(_ledger(location, wanted, receipt, whole_gaps)) as found:
             async for item in found:
                 yield item
 
@@ -139,49 +141,51 @@ def _without(rest: list[_Remaining], table: pa.Table) -> list[_Remaining]:
 
 
 async def _careful(
-    place: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
+    location: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     for planned_range in planned_ranges:
-        async with aclosing(_ledger(place, _Remaining(planned_range, planned_range.first), None, whole_gaps)) as found:
+        async with aclosing(
+            _ledger(location, _Remaining(planned_range, planned_range.first), None, whole_gaps)
+        ) as found:
             async for item in found:
                 yield item
 
 
 async def _ledger(
-    place: LedgerLocation, wanted: _Remaining, tried: Receipt | None, whole_gaps: bool
+    location: LedgerLocation, wanted: _Remaining, tried: Receipt | None, whole_gaps: bool
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """Read one ledger from its current object, if that has changed, or with verified reads."""
     planned_range, first = wanted.planned_range, wanted.first
-    metadata = await place.metadata(planned_range.ledger_id)
+    metadata = await location.metadata(planned_range.ledger_id)
     for _ in range(MAX_MOVES):
         if metadata is None or metadata.archived in {None, tried} or not planned_range.scannable:
             break
         tried = metadata.archived
         try:
-            scan = (await place.scan(tried)).rows([planned_range.range._replace(first=first)])
+            scan = (await location.scan(tried)).rows([planned_range.range._replace(first=first)])
             async with aclosing(scan) as tables:
                 async for table in tables:
                     yield EntryRows(table, tried.key)
                     first += table.num_rows
         except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
-            metadata = await place.metadata(planned_range.ledger_id)
+            metadata = await location.metadata(planned_range.ledger_id)
             continue
         return
     if metadata is None:
-        yield place.missing(planned_range.ledger_id, first, planned_range.last)
+        yield location.missing(planned_range.ledger_id, first, planned_range.last)
         return
-    async with aclosing(_batches(place, metadata, first, planned_range.last, whole_gaps)) as found:
+    async with aclosing(_batches(location, metadata, first, planned_range.last, whole_gaps)) as found:
         async for item in found:
             yield item
 
 
 async def _batches(
-    place: LedgerLocation, metadata: LedgerMetadata, first: int, last: int, whole_gaps: bool
+    location: LedgerLocation, metadata: LedgerMetadata, first: int, last: int, whole_gaps: bool
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """Verified reads, batch by batch; continues after lost entries."""
     released = metadata.archived if metadata.copies_released else None
     try:
-        ledger = await place.verified_ledger(metadata)
+        ledger = await location.verified_ledger(metadata)
         while first <= last:
             try:
                 async with aclosing(ledger.read_sealed(first, last)) as sealed:
@@ -203,7 +207,7 @@ async def _batches(
                 yield EntryGap(metadata.ledger_id, first, end, "lost", error.message)
                 first = end + 1
     except NoSuchLedger:
-        yield place.missing(metadata.ledger_id, first, last)
+        yield location.missing(metadata.ledger_id, first, last)
 
 
 async def _end_of_gap(ledger: LedgerBatches, first: int, last: int) -> int:

@@ -228,7 +228,7 @@ def task_ledger(
                     ensemble=ensemble,
                     write_quorum=write_quorum,
                     ack_quorum=ack_quorum,
-                    password=options.place.password,
+                    password=options.location.password,
                     custom=custom,
                 )
             )
@@ -284,11 +284,11 @@ class SinkCluster:
             InvalidConfig: the options are invalid, or it is not the cluster that the write was planned on.
             MetadataUnavailable: the metadata store does not respond.
         """
-        settings = ClientSettings(security=options.place.security, archive_keys=options.place.archive_keys)
-        world = await open_world(options.place.metadata or "", settings, credentials=options.place.credentials)
+        settings = ClientSettings(security=options.location.security, archive_keys=options.location.archive_keys)
+        world = await open_world(options.location.metadata or "", settings, credentials=options.location.credentials)
         cluster = cls(Client(world, settings), world.store, await world.store.cluster_id())
         try:
-            options.place.check_cluster(options.cluster_id, cluster.cluster_id)
+            options.location.check_cluster(options.cluster_id, cluster.cluster_id)
         except InvalidConfig:
             await cluster.close()
             raise

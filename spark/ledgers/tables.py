@@ -77,15 +77,15 @@ async def read_table(options: ReadOptions, cluster_id: str) -> pa.Table:
     # Not needed by steps that ask only for the columns.
     from ..locations import open_location, read_metadata  # noqa: PLC0415
 
-    async with open_location(options.place, cluster_id=cluster_id) as place:
+    async with open_location(options.location, cluster_id=cluster_id) as location:
         if options.table == "bookies":
-            return TABLES["bookies"].table(TableInput((), await place.bookies()))
+            return TABLES["bookies"].table(TableInput((), await location.bookies()))
         wanted = [
             ledger_id
-            for ledger_id in await place.ledger_ids()
+            for ledger_id in await location.ledger_ids()
             if options.ledgers is None or ledger_id in options.ledgers
         ]
-        found = await read_metadata(place, wanted)
+        found = await read_metadata(location, wanted)
         return TABLES[options.table].table(TableInput(tuple(each for each in found.values() if each), {}))
 
 

@@ -31,7 +31,7 @@ SCHEMA: Final = (
     "key STRING, object_id STRING, object_bytes BIGINT, ledgers INT, entries BIGINT, payload_bytes BIGINT, "
     "problem STRING, verified_at TIMESTAMP_LTZ"
 )
-_PLACE: Final = lower_names(LOCATION_OPTIONS)
+_LOCATION: Final = lower_names(LOCATION_OPTIONS)
 GOOD_FOR: Final = timedelta(days=30)
 """How long a good result is valid. Stored data can become damaged later, so objects are read again."""
 
@@ -66,13 +66,13 @@ def verify(
     """
     named = {"archiveKeys": archive_keys, **({} if archive is None else {"archive": archive})}
     given = options_of(metadata, {**named, **options})
-    if others := sorted(PROPER_NAMES.get(name, name) for name in given.keys() - _PLACE):
+    if others := sorted(PROPER_NAMES.get(name, name) for name in given.keys() - _LOCATION):
         raise InvalidConfig(f"verify reads all objects of an archive and takes no option {', '.join(others)}")
-    place = read_options(given).place
+    location = read_options(given).location
     now_us = RealClock().wall_us()
     with LoopThread("tallybook") as loop:
-        pieces, url, cluster_id = loop.run(_pieces(place))
-    work = partial(_verified, place, cluster_id, url, now_us)
+        pieces, url, cluster_id = loop.run(_pieces(location))
+    work = partial(_verified, location, cluster_id, url, now_us)
     if results is None:
         return _one_each(run_in_chunks(spark, list(pieces.values()), work, SCHEMA, results=None))
     before = done_before(spark, results, SCHEMA)
@@ -109,9 +109,9 @@ def _one_each(rows: DataFrame) -> DataFrame:
     return last.select("row.*")
 
 
-async def _pieces(place: LocationOptions) -> tuple[dict[str, str], str, str]:
+async def _pieces(options: LocationOptions) -> tuple[dict[str, str], str, str]:
     """The receipts of each object as text, by key; the URL of the archive, and the cluster id."""
-    async with open_location(place) as source:
+    async with open_location(options) as source:
         found = await read_metadata(source, await source.ledger_ids())
         damaged = dict(source.damaged)
         url, cluster_id = await source.archive_url(), source.cluster_id
@@ -121,13 +121,13 @@ async def _pieces(place: LocationOptions) -> tuple[dict[str, str], str, str]:
 
 
 def _verified(
-    place: LocationOptions, cluster_id: str, url: str, now_us: int, pieces: Sequence[str]
+    options: LocationOptions, cluster_id: str, url: str, now_us: int, pieces: Sequence[str]
 ) -> list[tuple[object, ...]]:
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)
 
     async def work() -> list[tuple[object, ...]]:
-        async with archive_at(url, place) as archive:
-            current = partial(_current, place, cluster_id)
+        async with archive_at(url, options) as archive:
+            current = partial(_current, options, cluster_id)
             return [row async for row in _verify_all(archive, current, [json.loads(piece) for piece in pieces])]
 
     with LoopThread("tallybook") as loop:
@@ -185,8 +185,8 @@ async def verify_current(
                 yield key, left, problem
 
 
-async def _current(place: LocationOptions, cluster_id: str, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
-    async with open_location(place, cluster_id=cluster_id) as source:
+async def _current(options: LocationOptions, cluster_id: str, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
+    async with open_location(options, cluster_id=cluster_id) as source:
         found = await read_metadata(source, receipts)
         damaged = key in source.damaged
     places = by_object(metadata for metadata in found.values() if metadata is not None)

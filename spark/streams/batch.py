@@ -32,7 +32,7 @@ class RecordReader(BatchReader[RecordPartition]):
         return read_records(self._options, self._schema, partition)
 
     async def _planned(self, query: ReadOptions) -> list[RecordPartition]:
-        async with open_location(query.place) as place:
-            snapshot = await resolve_record_snapshot(place, query)
-            plan = await plan_records(place, snapshot.ranges, fail=query.fail_on_data_loss)
-            return await cut_records(place, query, plan)
+        async with open_location(query.location) as location:
+            snapshot = await resolve_record_snapshot(location, query)
+            plan = await plan_records(location, snapshot.ranges, fail=query.fail_on_data_loss)
+            return await cut_records(location, query, plan)

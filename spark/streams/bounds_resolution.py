@@ -46,14 +46,14 @@ MAX_LOOK_BACK: Final = 16
 """Entries before a lost one that are read to find a lower bound of its sequence number."""
 
 
-class ResolvedPlace(NamedTuple):
+class ResolvedAddress(NamedTuple):
     """A place in a stream, with the sequence number of the record there, or of the next one.
 
     Args:
         exact: whether ``sequence`` is that number; otherwise records are lost and it is a lower bound.
     """
 
-    place: RecordAddress
+    address: RecordAddress
     sequence: int
     exact: bool = True
 
@@ -70,13 +70,13 @@ class StreamResolver:
         InvalidConfig: the location is not a cluster.
     """
 
-    def __init__(self, place: LedgerLocation, clock: Clock | None = None) -> None:
-        if not isinstance(place, ClusterLocation):
+    def __init__(self, location: LedgerLocation, clock: Clock | None = None) -> None:
+        if not isinstance(location, ClusterLocation):
             raise InvalidConfig("a bucket has no metadata of streams: give the metadata URI of a cluster")
         self._clock = clock or RealClock()
-        self.client: Client = place.client
-        self.catalog = StreamCatalog(place.store, RecordUpdater(place.store, self._clock, SystemRng()))
-        self.seeker = Seeker(self.catalog, place.client)
+        self.client: Client = location.client
+        self.catalog = StreamCatalog(location.store, RecordUpdater(location.store, self._clock, SystemRng()))
+        self.seeker = Seeker(self.catalog, location.client)
 
     async def heads(self, bounds: RecordBounds) -> list[Head]:
         """The heads of the selected streams, ordered by name.
@@ -104,7 +104,7 @@ class StreamResolver:
         except NoSuchStream:
             return None  # deleted after it was listed
 
-    async def latest(self, head: Head) -> ResolvedPlace:
+    async def latest(self, head: Head) -> ResolvedAddress:
         """The place after the last record that readers see.
 
         Raises:
@@ -129,9 +129,9 @@ class StreamResolver:
         except NoSuchLedger as error:
             raise DataMissing(f"stream {head.name}: its end cannot be found: {error.message}") from error
 
-    async def _end_of(self, head: Head) -> tuple[ResolvedPlace, bool]:
+    async def _end_of(self, head: Head) -> tuple[ResolvedAddress, bool]:
         """The known end, and whether there is more after it."""
-        found = ResolvedPlace(_settled_end(head), head.settled_marks.next_sequence)
+        found = ResolvedAddress(_settled_end(head), head.settled_marks.next_sequence)
         complete = True
         for segment in head.open_segments:
             reader = await self.client.open_ledger(segment.ledger_id, recover=False)
@@ -141,7 +141,7 @@ class StreamResolver:
                 continue
             if not complete:
                 return found, True
-            place = (segment.number, last + 1, 0)
+            address = (segment.number, last + 1, 0)
             try:
                 envelope = await envelope_at(reader, segment.number, last, head.tag)
             except StorageError as error:
@@ -150,11 +150,11 @@ class StreamResolver:
                 before = await self._readable_before(reader, segment.number, last, head.tag)
                 number = found.sequence if before is None else before.marks.next_sequence
                 found, complete = (
-                    ResolvedPlace(place, number, exact=False),
+                    ResolvedAddress(address, number, exact=False),
                     reader.closed,
                 )  # reported as a gap when read
                 continue
-            found = ResolvedPlace(place, envelope.marks.next_sequence)
+            found = ResolvedAddress(address, envelope.marks.next_sequence)
             complete = reader.closed or envelope.kind is EnvelopeKind.END_OF_SEGMENT
         return found, False
 
@@ -168,7 +168,7 @@ class StreamResolver:
                     raise
         return None
 
-    async def bound(self, head: Head, start: Start, latest: ResolvedPlace) -> ResolvedPlace:
+    async def bound(self, head: Head, start: Start, latest: ResolvedAddress) -> ResolvedAddress:
         """Where a query starts. If that is among lost records, a place before them, so that the gap is reported.
 
         Args:
@@ -185,7 +185,7 @@ class StreamResolver:
                 raise
         return await self._before_lost(head, start)
 
-    async def end(self, head: Head, start: Start, latest: ResolvedPlace) -> RecordAddress:
+    async def end(self, head: Head, start: Start, latest: ResolvedAddress) -> RecordAddress:
         """Where a query ends. If that is among lost records, a place after them, so that the gap is reported.
 
         Args:
@@ -195,45 +195,45 @@ class StreamResolver:
             As ``bound``.
         """
         try:
-            return (await self.at(head, start, latest)).place
+            return (await self.at(head, start, latest)).address
         except (NoSuchLedger, StorageError) as error:
             if isinstance(error, StorageError) and not is_lost(error):
                 raise
         found = await self._before_lost(head, start)
         numbered = start.kind is StartKind.SEQUENCE and found.exact and found.sequence >= start.number
         if numbered or start.position is not None:
-            return found.place  # all lost records before the end are before this place
-        return min(await self.seeker.after_lost(head, start, found.place), latest.place)
+            return found.address  # all lost records before the end are before this place
+        return min(await self.seeker.after_lost(head, start, found.address), latest.address)
 
-    async def _before_lost(self, head: Head, start: Start) -> ResolvedPlace:
+    async def _before_lost(self, head: Head, start: Start) -> ResolvedAddress:
         try:
-            place = (await self.seeker.find(head, start)).place
+            address = (await self.seeker.find(head, start)).place
         except NoSuchLedger as error:
             raise DataMissing(f"stream {head.name}: {start.kind.value} cannot be found: {error.message}") from error
-        return await self._numbered(head, place)
+        return await self._numbered(head, address)
 
-    async def _numbered(self, head: Head, place: RecordAddress) -> ResolvedPlace:
+    async def _numbered(self, head: Head, address: RecordAddress) -> ResolvedAddress:
         """A place among lost records, with the sequence number derived from the records before it."""
-        number, entry, slot = place
-        async with aclosing(self.segments(head, place, place)) as segments:
+        number, entry, slot = address
+        async with aclosing(self.segments(head, address, address)) as segments:
             found = [each async for each in segments]
         if not found:
-            return ResolvedPlace(place, 0, exact=False)
+            return ResolvedAddress(address, 0, exact=False)
         [(segment, first)] = found
         if segment.end is not None and entry > segment.end.last_entry:
-            return ResolvedPlace(place, segment.end.marks.next_sequence)
+            return ResolvedAddress(address, segment.end.marks.next_sequence)
         if not entry:
-            return ResolvedPlace(place, (first or 0) + slot, exact=first is not None)
+            return ResolvedAddress(address, (first or 0) + slot, exact=first is not None)
         try:
             reader = await self.client.open_ledger(segment.ledger_id, recover=False)
             before = await envelope_at(reader, number, entry - 1, head.tag)
         except (NoSuchLedger, StorageError) as error:
             if isinstance(error, StorageError) and not is_lost(error):
                 raise
-            return ResolvedPlace(place, first or 0, exact=False)
-        return ResolvedPlace(place, before.marks.next_sequence + slot)
+            return ResolvedAddress(address, first or 0, exact=False)
+        return ResolvedAddress(address, before.marks.next_sequence + slot)
 
-    async def begin(self, head: Head, start: Start, latest: ResolvedPlace) -> ResolvedPlace:
+    async def begin(self, head: Head, start: Start, latest: ResolvedAddress) -> ResolvedAddress:
         """Where a streaming query starts. A start in the future is refused: earlier records would be read, too.
 
         Raises:
@@ -243,20 +243,20 @@ class StreamResolver:
         found = await self.bound(head, start, latest)
         # If the last records are lost, the next number is not known: a number among them is not in the future.
         behind = start.kind is StartKind.SEQUENCE and start.number > latest.sequence
-        if behind and found.place >= latest.place:
+        if behind and found.address >= latest.address:
             raise InvalidArgument(
                 f"startingPosition sequence:{start.number} is after the end of stream {head.name}, whose next record "
                 f"is {latest.sequence}"
             )
         to_come = start.kind is StartKind.TIMESTAMP and start.number > self._clock.wall_us() // 1000
-        if to_come and found.place >= latest.place:
+        if to_come and found.address >= latest.address:
             raise InvalidArgument(
                 f"startingPosition is a time in the future, and stream {head.name} has no record of it: records before "
                 "that time would be read, too"
             )
         return found
 
-    async def at(self, head: Head, start: Start, latest: ResolvedPlace) -> ResolvedPlace:
+    async def at(self, head: Head, start: Start, latest: ResolvedAddress) -> ResolvedAddress:
         """The place of a start in a stream.
 
         Args:
@@ -269,19 +269,19 @@ class StreamResolver:
         """
         if start == LATEST:
             return latest
-        beginning = ResolvedPlace(head.truncation.place, head.truncation.sequence)
+        beginning = ResolvedAddress(head.truncation.place, head.truncation.sequence)
         if start == EARLIEST:
             return beginning
         if start.position is not None:
-            place = (await self.seeker.find(head, start)).place
-            if place > max(latest.place, beginning.place):
+            address = (await self.seeker.find(head, start)).place
+            if address > max(latest.address, beginning.address):
                 raise InvalidArgument(f"{start.position} is after the end of stream {head.name}")
-            if place < beginning.place:
-                return ResolvedPlace(place, 0, exact=False)  # truncated: reported as a gap when read
+            if address < beginning.address:
+                return ResolvedAddress(address, 0, exact=False)  # truncated: reported as a gap when read
         if start.kind is StartKind.SEQUENCE and start.number < beginning.sequence:
-            return ResolvedPlace((1, 0, 0), start.number)
+            return ResolvedAddress((1, 0, 0), start.number)
         found = await self.seeker.begin_at(head, start)
-        return min(ResolvedPlace(found.place, found.sequence), latest)
+        return min(ResolvedAddress(found.place, found.sequence), latest)
 
     async def segments(
         self, head: Head, first: RecordAddress, end: RecordAddress
@@ -316,7 +316,7 @@ def _settled_end(head: Head) -> RecordAddress:
     return head.truncation.place
 
 
-async def resolve_records(place: LedgerLocation, bounds: RecordBounds) -> RecordSnapshot:
+async def resolve_records(location: LedgerLocation, bounds: RecordBounds) -> RecordSnapshot:
     """The snapshot of records that a query reads.
 
     Raises:
@@ -325,12 +325,12 @@ async def resolve_records(place: LedgerLocation, bounds: RecordBounds) -> Record
         InvalidConfig: the end is before the start; or the location is not a cluster.
         BookieUnavailable, MetadataUnavailable, ...: a bound cannot be found now.
     """
-    streams = StreamResolver(place)
+    streams = StreamResolver(location)
     found = []
     for head in await streams.heads(bounds):
         latest = await streams.latest(head)
         begin = await streams.bound(head, bounds.start, latest)
-        first = begin.place
+        first = begin.address
         end = first if bounds.end == bounds.start else await streams.end(head, bounds.end, latest)
         if end < first and bounds.end != LATEST and bounds.name is not None:
             raise InvalidConfig(
@@ -339,7 +339,7 @@ async def resolve_records(place: LedgerLocation, bounds: RecordBounds) -> Record
             )
         known = begin.sequence if begin.exact else None
         found.append(RecordRange(head.name, head.stream_id, first, max(first, end), known))
-    return RecordSnapshot(place.cluster_id, tuple(found))
+    return RecordSnapshot(location.cluster_id, tuple(found))
 
 
 async def listed(

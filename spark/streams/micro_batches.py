@@ -24,7 +24,7 @@ from ..locations import LedgerLocation
 from ..micro_batch_reader import MicroBatchReader, check_checkpoint
 from ..options import NO_LIMIT, ReadOptions
 from ..query.bounds import LATEST, RecordBounds
-from .bounds_resolution import ResolvedPlace, StreamResolver, listed
+from .bounds_resolution import ResolvedAddress, StreamResolver, listed
 from .offsets import NO_NUMBER, RecordOffset, StreamProgress, fair_shares, records_within
 from .planning import cut_records, plan_records, sizes_of
 from .ranges import RecordPartition
@@ -46,21 +46,21 @@ class RecordStreamReader(MicroBatchReader):
         check_columns(options, schema)
         super().__init__(options, schema)
         self._bounds: RecordBounds = options.records
-        self._target: dict[str, ResolvedPlace] | None = None
+        self._target: dict[str, ResolvedAddress] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """The start of each stream: option ``startingPosition``."""
-        return self._place.ask(self._began).json()
+        return self._location.ask(self._began).json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the current ends of the streams: the query ends when it has read up to them."""
-        self._target = self._place.ask(self._ends)
+        self._target = self._location.ask(self._ends)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch."""
         offset = RecordOffset.parse(start)
         bounded = not isinstance(limit, ReadAllAvailable)
-        following = self._place.ask(lambda place: self._advanced(place, offset, bounded=bounded))
+        following = self._location.ask(lambda location: self._advanced(location, offset, bounded=bounded))
         # The same object if there is nothing new: Spark compares offsets as text.
         return start if following is offset else following.json()
 
@@ -70,27 +70,27 @@ class RecordStreamReader(MicroBatchReader):
         wanted = behind.since(RecordOffset.parse(start))
         options = self._options
 
-        async def work(place: LedgerLocation) -> list[RecordPartition]:
-            check_checkpoint(place, behind.cluster_id)
-            plan = await plan_records(place, wanted, fail=options.fail_on_data_loss)
-            return await cut_records(place, options, plan)
+        async def work(location: LedgerLocation) -> list[RecordPartition]:
+            check_checkpoint(location, behind.cluster_id)
+            plan = await plan_records(location, wanted, fail=options.fail_on_data_loss)
+            return await cut_records(location, options, plan)
 
-        return self._place.ask(work)
+        return self._location.ask(work)
 
     def read(self, partition: RecordPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The records of one partition."""
         return read_records(self._options, self._schema, partition)
 
-    async def _began(self, place: LedgerLocation) -> RecordOffset:
-        streams = StreamResolver(place)
+    async def _began(self, location: LedgerLocation) -> RecordOffset:
+        streams = StreamResolver(location)
         found = {}
         for head, latest in await _with_ends(streams, await streams.heads(self._bounds)):
             begin = await streams.begin(head, self._bounds.start, latest)
-            found[head.stream_id] = StreamProgress(head.name, begin.place, begin.number)
-        return RecordOffset(place.cluster_id, found)
+            found[head.stream_id] = StreamProgress(head.name, begin.address, begin.number)
+        return RecordOffset(location.cluster_id, found)
 
-    async def _ends(self, place: LedgerLocation) -> dict[str, ResolvedPlace]:
-        streams = StreamResolver(place)
+    async def _ends(self, location: LedgerLocation) -> dict[str, ResolvedAddress]:
+        streams = StreamResolver(location)
         try:
             heads = await streams.heads(self._bounds)
         except NoSuchStream:
@@ -99,24 +99,24 @@ class RecordStreamReader(MicroBatchReader):
         found = await _with_ends(streams, heads)
         return {head.stream_id: latest for head, latest in found}
 
-    async def _advanced(self, place: LedgerLocation, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
-        check_checkpoint(place, offset.cluster_id)
-        streams, options = StreamResolver(place), self._options
+    async def _advanced(self, location: LedgerLocation, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
+        check_checkpoint(location, offset.cluster_id)
+        streams, options = StreamResolver(location), self._options
         heads, gone = await self._heads(streams, offset)
-        waiting: list[tuple[Head, ResolvedPlace, ResolvedPlace]] = []
+        waiting: list[tuple[Head, ResolvedAddress, ResolvedAddress]] = []
         there = await _with_ends(streams, heads)
         for head, found in there:
             # A renamed stream is not in the noted ends; its current end is used.
             latest = found if self._target is None else min(found, self._target.setdefault(head.stream_id, found))
             begin = await _begin(streams, offset, head, latest)
-            if begin.place < latest.place:
+            if begin.address < latest.address:
                 waiting.append((head, begin, latest))
         ends = [latest for _, _, latest in waiting]
         if bounded:
             counts = [max(1, latest.sequence - begin.sequence) for _, begin, latest in waiting]
             taken = fair_shares(counts, options.max_entries_per_trigger)
             if options.max_bytes_per_trigger < NO_LIMIT:
-                sizes = [await sizes_of(place, streams, *each) for each in waiting]
+                sizes = [await sizes_of(location, streams, *each) for each in waiting]
                 bytes_ = fair_shares([sum(size for _, size in each) for each in sizes], options.max_bytes_per_trigger)
                 within = [
                     # Lost records without a known size are all taken: they are reported as a gap.
@@ -127,16 +127,16 @@ class RecordStreamReader(MicroBatchReader):
             ends = [await _end_of(streams, *each, count) for each, count in zip(waiting, taken, strict=True)]
         reached = {
             head.stream_id: StreamProgress(
-                head.name, end.place, end.number, None if head.stream_id in offset.streams else begin.place
+                head.name, end.address, end.number, None if head.stream_id in offset.streams else begin.address
             )
             for (head, begin, _), end in zip(waiting, ends, strict=True)
-            if end.place > begin.place
+            if end.address > begin.address
         }
         following = offset.advanced(reached, gone)
         self._report = {
-            "cluster": place.cluster_id,
+            "cluster": location.cluster_id,
             **following.lag(
-                (head.stream_id, StreamProgress(head.name, end.place, end.number), head.truncation.sequence)
+                (head.stream_id, StreamProgress(head.name, end.address, end.number), head.truncation.sequence)
                 for head, end in there
             ),
         }
@@ -173,10 +173,10 @@ class RecordStreamReader(MicroBatchReader):
         return heads, gone
 
 
-async def _with_ends(streams: StreamResolver, heads: list[Head]) -> list[tuple[Head, ResolvedPlace]]:
+async def _with_ends(streams: StreamResolver, heads: list[Head]) -> list[tuple[Head, ResolvedAddress]]:
     """Streams with their current ends; deleted streams are left out."""
 
-    async def one(head: Head) -> ResolvedPlace | None:
+    async def one(head: Head) -> ResolvedAddress | None:
         async with turns:
             try:
                 return await streams.latest(head)
@@ -188,33 +188,33 @@ async def _with_ends(streams: StreamResolver, heads: list[Head]) -> list[tuple[H
     return [(head, end) for head, end in zip(heads, found, strict=True) if end is not None]
 
 
-async def _begin(streams: StreamResolver, offset: RecordOffset, head: Head, latest: ResolvedPlace) -> ResolvedPlace:
+async def _begin(streams: StreamResolver, offset: RecordOffset, head: Head, latest: ResolvedAddress) -> ResolvedAddress:
     """Where to continue. A stream created after the start of the query is read from its first record."""
     reached = offset.streams.get(head.stream_id)
     if reached is None:
-        return ResolvedPlace(head.truncation.place, head.truncation.sequence)
-    if reached.sequence != NO_NUMBER or reached.at >= latest.place:
-        return ResolvedPlace(reached.at, max(0, reached.sequence), exact=reached.sequence != NO_NUMBER)
+        return ResolvedAddress(head.truncation.place, head.truncation.sequence)
+    if reached.sequence != NO_NUMBER or reached.at >= latest.address:
+        return ResolvedAddress(reached.at, max(0, reached.sequence), exact=reached.sequence != NO_NUMBER)
     # The number may be known now, from a record after the lost ones.
     return await streams.bound(head, Start.at(Position(*reached.at, tag=head.tag)), latest)
 
 
 async def _end_of(
-    streams: StreamResolver, head: Head, begin: ResolvedPlace, latest: ResolvedPlace, count: int
-) -> ResolvedPlace:
+    streams: StreamResolver, head: Head, begin: ResolvedAddress, latest: ResolvedAddress, count: int
+) -> ResolvedAddress:
     """The place after ``count`` records."""
     behind = begin.sequence + count
-    beginning = ResolvedPlace(head.truncation.place, head.truncation.sequence)
+    beginning = ResolvedAddress(head.truncation.place, head.truncation.sequence)
     if not count:
         return begin
     if not begin.exact:
         # The number of records up to the next known sequence number is not known: all of them are taken.
-        if begin.place < beginning.place:
+        if begin.address < beginning.address:
             return min(beginning, latest)
         return await _behind_loss(streams, head, begin, latest)
     if behind >= latest.sequence:
         return latest
-    if begin.place < beginning.place and behind <= beginning.sequence:
+    if begin.address < beginning.address and behind <= beginning.sequence:
         return beginning
     try:
         found = await streams.at(head, Start.sequence(behind), latest)
@@ -223,18 +223,18 @@ async def _end_of(
             raise
         return await _behind_loss(streams, head, begin, latest, behind)
     # An old offset may have a number too low for its place; without this check the query would make no progress.
-    return found if found.place > begin.place else await _behind_loss(streams, head, begin, latest, behind)
+    return found if found.address > begin.address else await _behind_loss(streams, head, begin, latest, behind)
 
 
 async def _behind_loss(
-    streams: StreamResolver, head: Head, begin: ResolvedPlace, latest: ResolvedPlace, sequence: int = 0
-) -> ResolvedPlace:
+    streams: StreamResolver, head: Head, begin: ResolvedAddress, latest: ResolvedAddress, sequence: int = 0
+) -> ResolvedAddress:
     """The place after the segment of a lost record, which is then reported as a gap."""
-    segments = (await listed(streams, head, begin.place, latest.place))[1]
+    segments = (await listed(streams, head, begin.address, latest.address))[1]
     for segment, _ in segments:
         if (end := segment.end) is None or end.marks.next_sequence < sequence:
             continue
-        found = ResolvedPlace((segment.number, end.last_entry + 1, 0), end.marks.next_sequence)
-        if found.place > begin.place:
+        found = ResolvedAddress((segment.number, end.last_entry + 1, 0), end.marks.next_sequence)
+        if found.address > begin.address:
             return min(found, latest)
     return latest

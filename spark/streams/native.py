@@ -63,20 +63,20 @@ async def plan_native(options: ReadOptions, look: CheckObjects) -> NativeRecords
     Raises:
         As ``plan_records``.
     """
-    async with open_location(options.place) as place:
-        snapshot = await resolve_record_snapshot(place, options)
-        plan = await plan_records(place, snapshot.ranges, fail=options.fail_on_data_loss)
+    async with open_location(options.location) as location:
+        snapshot = await resolve_record_snapshot(location, options)
+        plan = await plan_records(location, snapshot.ranges, fail=options.fail_on_data_loss)
         by_receipt: dict[str, tuple[Receipt, list[LedgerEntryRange]]] = {}
         for each in plan.planned_ranges:
             if each.receipt is not None and each.scannable and options.leaves_archive_to_spark:
                 by_receipt.setdefault(each.receipt.key, (each.receipt, []))[1].append(each.range)
-        objects = await look(place, by_receipt.values())
+        objects = await look(location, by_receipt.values())
         ledgers = {wanted.ledger_id for found in objects for wanted in found.wanted}
         scanned = tuple(replace(each, receipt=None) for each in plan.planned_ranges if each.ledger_id in ledgers)
         rest = tuple(
             piece for rank, wanted in enumerate(snapshot.ranges) for piece in unscanned(wanted, rank, plan, ledgers)
         )
-        url = await place.archive_url() if objects else ""
+        url = await location.archive_url() if objects else ""
     return NativeRecords(tuple(objects), scanned, RecordSnapshot(snapshot.cluster_id, rest), url)
 
 

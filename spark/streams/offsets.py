@@ -130,8 +130,8 @@ class RecordOffset:
         return {"streams": streams, "behind": {"records": records}}
 
 
-def _text(place: RecordAddress, stream_id: str) -> str:
-    return str(Position(*place, tag=stream_id[:TAG_CHARS]))
+def _text(address: RecordAddress, stream_id: str) -> str:
+    return str(Position(*address, tag=stream_id[:TAG_CHARS]))
 
 
 def _reached(stream_id: str, found: Mapping[str, Any]) -> StreamProgress:

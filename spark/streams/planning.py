@@ -18,7 +18,7 @@ from ..locations import LedgerLocation, read_metadata
 from ..options import ReadOptions
 from ..query.partitions import partitions_of, planned_range_of
 from ..query.record_snapshot import RecordRange, RecordSnapshot
-from .bounds_resolution import ResolvedPlace, StreamResolver, listed, resolve_records
+from .bounds_resolution import ResolvedAddress, StreamResolver, listed, resolve_records
 from .ranges import PlannedRecordRange, RecordGap, RecordPartition, wanted_entries
 
 _ENTRY_BYTES: Final = 64 * KIB
@@ -32,7 +32,7 @@ class RecordPlan(NamedTuple):
     gaps: tuple[RecordGap, ...]
 
 
-async def resolve_record_snapshot(place: LedgerLocation, options: ReadOptions) -> RecordSnapshot:
+async def resolve_record_snapshot(location: LedgerLocation, options: ReadOptions) -> RecordSnapshot:
     """The snapshot of records that a batch reads.
 
     Raises:
@@ -40,17 +40,17 @@ async def resolve_record_snapshot(place: LedgerLocation, options: ReadOptions) -
         As ``resolve_records``.
     """
     if options.records is not None:
-        return await resolve_records(place, options.records)
+        return await resolve_records(location, options.records)
     if not isinstance(options.snapshot, RecordSnapshot):
         raise InvalidConfig("give the streams to read: option stream, streamPattern or snapshot")
-    if options.snapshot.cluster_id != place.cluster_id:
+    if options.snapshot.cluster_id != location.cluster_id:
         raise InvalidConfig(
-            f"the snapshot is of cluster {options.snapshot.cluster_id}, and this is cluster {place.cluster_id}"
+            f"the snapshot is of cluster {options.snapshot.cluster_id}, and this is cluster {location.cluster_id}"
         )
     return options.snapshot
 
 
-async def plan_records(place: LedgerLocation, wanted: Iterable[RecordRange], *, fail: bool) -> RecordPlan:
+async def plan_records(location: LedgerLocation, wanted: Iterable[RecordRange], *, fail: bool) -> RecordPlan:
     """Locate the records of some ranges.
 
     Args:
@@ -60,13 +60,13 @@ async def plan_records(place: LedgerLocation, wanted: Iterable[RecordRange], *, 
         NoSuchStream, StreamGap, DataMissing: a stream or records are lost; only with ``fail``.
         As ``StreamResolver.segments``.
     """
-    streams = StreamResolver(place)
+    streams = StreamResolver(location)
     planned_ranges: list[PlannedRecordRange] = []
     gaps: list[RecordGap] = []
     for rank, each in enumerate(wanted):
         if each.first < each.end:
             try:
-                found, gone = await _planned_ranges_of(streams, place, each, rank)
+                found, gone = await _planned_ranges_of(streams, location, each, rank)
             except NoSuchStream as error:
                 at = Position(*each.first, tag=each.tag)
                 found, gone = [], [RecordGap(each.name, at, "deleted", None, None, error.message)]
@@ -78,11 +78,11 @@ async def plan_records(place: LedgerLocation, wanted: Iterable[RecordRange], *, 
 
 
 async def _planned_ranges_of(
-    streams: StreamResolver, place: LedgerLocation, wanted: RecordRange, rank: int
+    streams: StreamResolver, location: LedgerLocation, wanted: RecordRange, rank: int
 ) -> tuple[list[PlannedRecordRange], list[RecordGap]]:
     head = await streams.catalog.read(wanted.stream_id, wanted.name)
     head, segments = await listed(streams, head, wanted.first, wanted.end)
-    known = await read_metadata(place, [segment.ledger_id for segment, _ in segments])
+    known = await read_metadata(location, [segment.ledger_id for segment, _ in segments])
     if any(metadata is None for metadata in known.values()):
         # The segments may have been truncated after the head was read.
         head, segments = await listed(
@@ -106,7 +106,7 @@ async def _planned_ranges_of(
             gaps.append(_lost(wanted, segment, sequence))
         else:
             planned_ranges.append(
-                await _planned_range(place, metadata, segment, entries, replace(wanted, first=first), rank, sequence)
+                await _planned_range(location, metadata, segment, entries, replace(wanted, first=first), rank, sequence)
             )
     return planned_ranges, gaps
 
@@ -120,12 +120,12 @@ async def _last_entry(streams: StreamResolver, segment: StreamSegment) -> int | 
 
 
 async def _planned_range(
-    place: LedgerLocation, metadata: LedgerMetadata, segment: StreamSegment, entries: tuple[int, int],
+    location: LedgerLocation, metadata: LedgerMetadata, segment: StreamSegment, entries: tuple[int, int],
     wanted: RecordRange, rank: int, sequence: int | None,
 ) -> PlannedRecordRange:  # fmt: skip
     first, last = entries
     found = planned_range_of(LedgerEntryRange(metadata.ledger_id, first, last), metadata)
-    size = found.payload_bytes if metadata.closed else await _open_bytes(place, metadata, first, last)
+    size = found.payload_bytes if metadata.closed else await _open_bytes(location, metadata, first, last)
     return PlannedRecordRange(
         found.ledger_id, first, last, size, found.receipt, found.scannable,
         stream=wanted.name, stream_id=wanted.stream_id, rank=rank, segment=segment.number,
@@ -135,36 +135,36 @@ async def _planned_range(
     )  # fmt: skip
 
 
-async def _open_bytes(place: LedgerLocation, metadata: LedgerMetadata, first: int, last: int) -> int:
+async def _open_bytes(location: LedgerLocation, metadata: LedgerMetadata, first: int, last: int) -> int:
     """Approximate size of entries of an open ledger, from the length field in the header of the last batch."""
     try:
-        header, _ = await (await place.verified_ledger(metadata)).read_batch(last)
+        header, _ = await (await location.verified_ledger(metadata)).read_batch(last)
     except StorageError:
         return _ENTRY_BYTES * (last - first + 1)  # reported as a gap when read
     return header.ledger_length * (last - first + 1) // (header.last_entry_id + 1)
 
 
 async def sizes_of(
-    place: LedgerLocation, streams: StreamResolver, head: Head, begin: ResolvedPlace, latest: ResolvedPlace
+    location: LedgerLocation, streams: StreamResolver, head: Head, begin: ResolvedAddress, latest: ResolvedAddress
 ) -> list[tuple[int, int]]:
     """Count and approximate bytes of the records between two places, per segment in order.
 
     Raises:
         As ``plan_records``.
     """
-    head, segments = await listed(streams, head, begin.place, latest.place)
-    known = await read_metadata(place, [segment.ledger_id for segment, _ in segments])
+    head, segments = await listed(streams, head, begin.address, latest.address)
+    known = await read_metadata(location, [segment.ledger_id for segment, _ in segments])
     found: list[tuple[int, int]] = []
     at = begin.sequence
     for segment, _ in segments:
         metadata, last = known[segment.ledger_id], await _last_entry(streams, segment)
-        entries = wanted_entries(segment.number, last, begin.place, latest.place) if last is not None else None
+        entries = wanted_entries(segment.number, last, begin.address, latest.address) if last is not None else None
         if metadata is None or entries is None:
             continue
         size = planned_range_of(LedgerEntryRange(metadata.ledger_id, *entries), metadata).payload_bytes
         if not metadata.closed:
-            size = await _open_bytes(place, metadata, *entries)
-        ended = segment.end is not None and segment.number < latest.place[0]
+            size = await _open_bytes(location, metadata, *entries)
+        ended = segment.end is not None and segment.number < latest.address[0]
         behind = segment.end.marks.next_sequence if ended and segment.end is not None else latest.sequence
         found.append((max(1, behind - at), size))
         at = max(at, behind)
@@ -186,14 +186,14 @@ def _lost(wanted: RecordRange, segment: StreamSegment, sequence: int | None) -> 
     return RecordGap(wanted.name, at, "lost", sequence, last, f"ledger {segment.ledger_id} was deleted")
 
 
-async def cut_records(place: LedgerLocation, options: ReadOptions, plan: RecordPlan) -> list[RecordPartition]:
+async def cut_records(location: LedgerLocation, options: ReadOptions, plan: RecordPlan) -> list[RecordPartition]:
     """The partitions of a plan; at least one.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the index of a large object cannot be read.
     """
     large = [each for each in plan.planned_ranges if each.payload_bytes > options.partition_bytes]
-    cuts = await row_groups(place, large)
+    cuts = await row_groups(location, large)
     found = [
         RecordPartition(each.planned_ranges, cluster_id=each.cluster_id)
         for each in partitions_of(
@@ -201,10 +201,10 @@ async def cut_records(place: LedgerLocation, options: ReadOptions, plan: RecordP
             lambda planned_range: cuts.get(planned_range.ledger_id, ()),
             max_bytes=options.partition_bytes,
             min_partitions=options.min_partitions,
-            cluster_id=place.cluster_id,
+            cluster_id=location.cluster_id,
         )
     ]
     # At least one: without partitions, Spark runs a task with a partition of another class.
     return found + (
-        [RecordPartition((), missing=plan.gaps, cluster_id=place.cluster_id)] if plan.gaps or not found else []
+        [RecordPartition((), missing=plan.gaps, cluster_id=location.cluster_id)] if plan.gaps or not found else []
     )

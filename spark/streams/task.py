@@ -70,12 +70,12 @@ async def _shaped(
     options: ReadOptions, shaper: RecordShaper, partition: RecordPartition
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     rows = RecordRows([each for each in partition.planned_ranges if isinstance(each, PlannedRecordRange)])
-    async with open_location(options.place, partition) as place:
-        source = read_partition(place, partition, whole_gaps=not options.fail_on_data_loss)
+    async with open_location(options.location, partition) as location:
+        source = read_partition(location, partition, whole_gaps=not options.fail_on_data_loss)
         async with aclosing(source) as entries:
             async for each in entries:
                 if isinstance(each, EntryGap):
-                    found, key = await _lost(place, rows, each), None
+                    found, key = await _lost(location, rows, each), None
                 else:
                     found, key = rows.records(each.table), each.object_key
                 for batch in shaper.shaped(found, key):
@@ -84,9 +84,9 @@ async def _shaped(
             yield batch
 
 
-async def _lost(place: LedgerLocation, rows: RecordRows, gap: EntryGap) -> Iterator[RecordGap]:
+async def _lost(location: LedgerLocation, rows: RecordRows, gap: EntryGap) -> Iterator[RecordGap]:
     if gap.kind != "trimmed":
         return rows.lost(gap, None)
     return rows.lost(
-        gap, await StreamResolver(place).catalog.peek(rows.planned_range(gap.ledger_id, gap.first).stream_id)
+        gap, await StreamResolver(location).catalog.peek(rows.planned_range(gap.ledger_id, gap.first).stream_id)
     )

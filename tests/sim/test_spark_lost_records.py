@@ -160,7 +160,7 @@ async def test_a_query_of_bounded_micro_batches_that_starts_in_a_lost_entry_cont
             while (behind := await advanced(reader, place, offset, bounded=True)) is not offset:
                 offset, turns = behind, turns + 1
             assert turns
-            assert [each.at for each in offset.streams.values()] == [(await StreamResolver(place).latest(head)).place]
+            assert [each.at for each in offset.streams.values()] == [(await StreamResolver(place).latest(head)).address]
         writer.abandon()
         await other.close()
 
@@ -245,11 +245,11 @@ async def test_a_stream_whose_last_entry_is_lost_is_read_up_to_there_and_on_from
         other = cluster.client(SMALL)
         place = place_of(other)
         head = await StreamResolver(place).catalog.find("default", "s")
-        while (await StreamResolver(place).latest(head)).place < (1, 11, 0):
+        while (await StreamResolver(place).latest(head)).address < (1, 11, 0):
             await cluster.world.clock.sleep(0.01)  # until the bookies know that all of it is confirmed
         latest = await StreamResolver(place).latest(head)
         assert (await reached(place, reading("sequence:3", 4))).sequence == 3
-        assert (latest.place, latest.sequence, latest.number) == ((1, 11, 0), 9, -1)
+        assert (latest.address, latest.sequence, latest.number) == ((1, 11, 0), 9, -1)
         [wanted] = (await resolve_records(place, bounds_of("default", "s", None, parse_bound("latest"), None))).ranges
         assert wanted.sequence is None
         reader = following(reading("sequence:3", 4))

@@ -136,8 +136,8 @@ async def test_each_bound_is_found_where_a_reader_would_begin(cluster: MemoryClu
         assert sum(count for count, _ in sizes) == 67
         await streams.delete("s")
         with pytest.raises(NoSuchStream, match="deleted"):
-            await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=True)
-        plan = await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=False)
+            await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.address),), fail=True)
+        plan = await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.address),), fail=False)
         assert [gap.kind for gap in plan.gaps] == ["deleted"]
 
 

@@ -35,7 +35,7 @@ def of(**given: str) -> ReadOptions:
 def test_without_options_everything_of_a_place_is_read() -> None:
     assert of() == ReadOptions(LocationOptions("sqlite:///x", None))
     assert read_options({"archive": "file:///b"}) == ReadOptions(LocationOptions(None, "file:///b"))
-    assert of(archive="s3://b").place == LocationOptions("sqlite:///x", "s3://b")
+    assert of(archive="s3://b").location == LocationOptions("sqlite:///x", "s3://b")
     for nowhere in ({}, {"metadata": ""}, {"archive": "", "metadata": ""}):
         with pytest.raises(InvalidConfig, match="give the location of the ledgers"):
             read_options(nowhere)
@@ -46,13 +46,13 @@ AZURE = {"azureAccount": "account", "azureSecretKey": "hidden-3"}
 
 
 def test_credentials_of_a_query_are_those_of_its_archive_and_are_never_shown() -> None:
-    found = of(**S3, s3Region="eu-west-1", s3Endpoint="https://s3.example").place
+    found = of(**S3, s3Region="eu-west-1", s3Endpoint="https://s3.example").location
     assert found.credentials == S3Credentials("AKIAQUERY", "hidden-1", "hidden-2", "eu-west-1", "https://s3.example")
-    assert of(**AZURE).place.credentials == AzureCredentials("account", "hidden-3")
-    assert of(azureAccount="account", azureSasToken="sig=1").place.credentials == AzureCredentials(
+    assert of(**AZURE).location.credentials == AzureCredentials("account", "hidden-3")
+    assert of(azureAccount="account", azureSasToken="sig=1").location.credentials == AzureCredentials(
         "account", "", "sig=1"
     )
-    assert write_options(HERE | S3).place.credentials == S3Credentials("AKIAQUERY", "hidden-1", "hidden-2")
+    assert write_options(HERE | S3).location.credentials == S3Credentials("AKIAQUERY", "hidden-1", "hidden-2")
     shown = repr((of(**S3), of(**AZURE), write_options(HERE | S3)))
     assert "hidden" not in shown
     assert "AKIAQUERY" not in shown

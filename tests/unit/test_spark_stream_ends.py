@@ -13,7 +13,7 @@ from tallybook.core.errors import EntryCorrupt
 from tallybook.sim.deterministic.world import run_seed
 from tallybook.spark.locations import ClusterLocation, _LazyArchive
 from tallybook.spark.options import LocationOptions
-from tallybook.spark.streams.bounds_resolution import MAX_ATTEMPTS, ResolvedPlace, StreamResolver
+from tallybook.spark.streams.bounds_resolution import MAX_ATTEMPTS, ResolvedAddress, StreamResolver
 from tallybook.stream.catalog.head import Head, SegmentEnd, StreamSegment, Truncation
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.records.envelope import (
@@ -67,10 +67,10 @@ HEAD = Head(
 )  # fmt: skip
 
 
-def end_of(head: Head, **ledgers: Ledger) -> ResolvedPlace:
+def end_of(head: Head, **ledgers: Ledger) -> ResolvedAddress:
     """The end that is found, with the ledgers ``l12`` and so on."""
 
-    async def play(world: Any) -> ResolvedPlace:
+    async def play(world: Any) -> ResolvedAddress:
         async def open_ledger(ledger_id: int, *, recover: bool) -> Any:
             assert not recover, "a query fences nobody"
             return ledgers[f"l{ledger_id}"].open()
@@ -86,23 +86,27 @@ def end_of(head: Head, **ledgers: Ledger) -> ResolvedPlace:
         streams.catalog = SimpleNamespace(read=read_head)  # type: ignore[assignment]
         return await streams.latest(head)
 
-    found: ResolvedPlace = run_seed(1, play).value
+    found: ResolvedAddress = run_seed(1, play).value
     return found
 
 
 @pytest.mark.parametrize(
     ("second", "third", "end"),
     [
-        ([(-1, False, None)], [(-1, False, None)], ResolvedPlace((1, 5, 0), 10)),
-        ([(3, False, records(20))], [(-1, False, None)], ResolvedPlace((2, 4, 0), 21)),
-        ([(4, False, end_mark(21))], [(0, False, records(21))], ResolvedPlace((3, 1, 0), 22)),
-        ([(3, True, records(20))], [(0, False, records(21))], ResolvedPlace((3, 1, 0), 22)),
-        ([(-1, True, None)], [(0, False, records(10))], ResolvedPlace((3, 1, 0), 11)),
+        ([(-1, False, None)], [(-1, False, None)], ResolvedAddress((1, 5, 0), 10)),
+        ([(3, False, records(20))], [(-1, False, None)], ResolvedAddress((2, 4, 0), 21)),
+        ([(4, False, end_mark(21))], [(0, False, records(21))], ResolvedAddress((3, 1, 0), 22)),
+        ([(3, True, records(20))], [(0, False, records(21))], ResolvedAddress((3, 1, 0), 22)),
+        ([(-1, True, None)], [(0, False, records(10))], ResolvedAddress((3, 1, 0), 11)),
         # It goes on in the third, so the end of the second is being written: the query waits for it.
-        ([(2, False, records(19)), (4, False, end_mark(21))], [(0, False, records(21))], ResolvedPlace((3, 1, 0), 22)),
+        (
+            [(2, False, records(19)), (4, False, end_mark(21))],
+            [(0, False, records(21))],
+            ResolvedAddress((3, 1, 0), 22),
+        ),
         # Its writer has died in between: records that may be incomplete are not skipped.
-        ([(2, False, records(19))] * (MAX_ATTEMPTS + 1), [(0, False, records(21))], ResolvedPlace((2, 3, 0), 20)),
-        ([(3, False, None)], [(-1, False, None)], ResolvedPlace((2, 4, 0), 10, exact=False)),
+        ([(2, False, records(19))] * (MAX_ATTEMPTS + 1), [(0, False, records(21))], ResolvedAddress((2, 3, 0), 20)),
+        ([(3, False, None)], [(-1, False, None)], ResolvedAddress((2, 4, 0), 10, exact=False)),
     ],
 )
 def test_a_stream_ends_behind_what_is_confirmed_without_a_hole(second, third, end):
@@ -111,6 +115,6 @@ def test_a_stream_ends_behind_what_is_confirmed_without_a_hole(second, third, en
 
 def test_a_stream_without_segments_ends_where_it_begins():
     empty = replace(HEAD, segments=(), settled_marks=START)
-    assert end_of(empty) == ResolvedPlace((1, 0, 0), 0)
+    assert end_of(empty) == ResolvedAddress((1, 0, 0), 0)
     cut = replace(HEAD, segments=(), truncation=Truncation(4, 0, 0, 10))
-    assert end_of(cut) == ResolvedPlace((4, 0, 0), 10)
+    assert end_of(cut) == ResolvedAddress((4, 0, 0), 10)
