@@ -270,7 +270,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Bucke
     ledgers: dict[int, CatalogEntry] = {}
     older: dict[int, tuple[CatalogEntry, ...]] = {}
 
-    async def look(found: ObjectInfo) -> None:
+    async def read_ledgers(found: ObjectInfo) -> None:
         async with turns:
             try:
                 found_in[found.key] = await asked.ask(partial(ledgers_in, store, found))
@@ -284,7 +284,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Bucke
                     not_given[found.key] = type(error)
 
     by_age = sorted(objects, key=lambda each: (each.modified_at_ms, each.key))
-    await run_together(*map(look, spread(by_age)))
+    await run_together(*map(read_ledgers, spread(by_age)))
     for found in by_age:
         for each in found_in.get(found.key, ()):
             ledger_id = each.metadata.ledger_id

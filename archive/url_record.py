@@ -70,14 +70,14 @@ async def ensure_location(store: MetadataStore, url: str) -> None:
             raise MetadataOutcomeUnknown(f"the location of the archive may have been recorded: {result.reason}")
         if not isinstance(result, BadVersion):
             return
-    settled = await read_location(store)
-    if settled != url:
-        raise other_location(settled, url)
+    current_url = await read_location(store)
+    if current_url != url:
+        raise other_location(current_url, url)
 
 
-def other_location(settled: str | None, url: str) -> InvalidConfig:
-    """The error for ``url`` if the archive is at ``settled``."""
+def other_location(current_url: str | None, url: str) -> InvalidConfig:
+    """The error for ``url`` if the archive is at ``current_url``."""
     return InvalidConfig(
-        f"the archive of this cluster is {settled}, not {url}: give the same URL, or none; "
+        f"the archive of this cluster is {current_url}, not {url}: give the same URL, or none; "
         "if its objects were moved, record that with 'tallybook offload relocate'"
     )

@@ -79,18 +79,20 @@ class Progress:
 
 
 @asynccontextmanager
-async def show_progress(progress: Progress, clock: Clock, look: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
+async def show_progress(
+    progress: Progress, clock: Clock, read_counts: Callable[[], tuple[int, int]]
+) -> AsyncIterator[None]:
     """Poll and show the progress of the work in the block.
 
     Args:
-        look: returns the current count and bytes.
+        read_counts: returns the current count and bytes.
     """
     began, tasks = clock.monotonic(), Tasks("progress", lambda _name, _error: None)
 
     async def show() -> None:
         while True:
             await clock.sleep(_PERIOD_SECONDS)
-            progress.update(*look(), clock.monotonic() - began)
+            progress.update(*read_counts(), clock.monotonic() - began)
 
     tasks.spawn(show(), name="show")
     try:

@@ -81,9 +81,9 @@ class Archive:
             MetadataUnavailable, DamagedFile: the records are unreadable.
             ArchiveDenied, ArchiveUnavailable: the bucket, which could not be listed when it was opened, still cannot.
         """
-        settled = await read_location(self.metadata)
-        if self.url is not None and settled is not None and settled != self.url:
-            raise other_location(settled, self.url)
+        current_url = await read_location(self.metadata)
+        if self.url is not None and current_url is not None and current_url != self.url:
+            raise other_location(current_url, self.url)
         if self.encrypted_store is None or self.encrypted_store.encrypts:
             return
         if await encrypted_since(self.metadata) is not None or (
@@ -124,12 +124,12 @@ async def opened(
     """
     clock, rng, metadata, unlisted = RealClock(), SystemRng(), client.world.store, False
     async with AsyncExitStack() as stack:
-        settled = await read_location(metadata)
-        where = url or settled
+        current_url = await read_location(metadata)
+        where = url or current_url
         if where is None:
             raise InvalidConfig("this cluster has no archive yet: give its URL, for example file:///srv/archive")
-        if settled is not None and settled != where:
-            raise other_location(settled, where)
+        if current_url is not None and current_url != where:
+            raise other_location(current_url, where)
         store = await open_store(where, clock, rng.fork("store"), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
         if filled:
@@ -137,7 +137,7 @@ async def opened(
 
             await require_archive(store)
         if settle:
-            if settled is None:
+            if current_url is None:
                 # A mistyped URL must not be recorded.
                 await check_answers(store)
             await ensure_location(metadata, where)

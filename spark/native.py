@@ -180,7 +180,7 @@ async def _scannable_objects(
     """
     turns = asyncio.Semaphore(CONCURRENT_INDEXES)
 
-    async def look(receipt: Receipt, ranges: Sequence[LedgerEntryRange]) -> ScannedObject | None:
+    async def examine(receipt: Receipt, ranges: Sequence[LedgerEntryRange]) -> ScannedObject | None:
         async with turns:
             try:
                 directory = await location.directory(receipt)
@@ -193,7 +193,7 @@ async def _scannable_objects(
             return None
         return ScannedObject(receipt.key, tuple(ranges), tuple(each for each in held.values() if each.last >= 0))
 
-    found = await asyncio.gather(*(look(receipt, ranges) for receipt, ranges in wanted))
+    found = await asyncio.gather(*(examine(receipt, ranges) for receipt, ranges in wanted))
     return [each for each in found if each is not None]
 
 

@@ -212,7 +212,7 @@ class BucketJanitor:
         """Listing entries of these objects, except those for which the store gives an error."""
         found, asked = dict[str, ObjectInfo | None](), ObjectPass(self._store)
 
-        async def look(key: str) -> None:
+        async def read_info(key: str) -> None:
             try:
                 found[key] = await asked.ask(partial(info_if_there, self._store, key))
             except OBJECT_ERRORS as error:
@@ -221,7 +221,7 @@ class BucketJanitor:
                 self._turns.failed(key)
 
         for at in range(0, len(keys), CONCURRENT_READS):
-            await run_together(*map(look, keys[at : at + CONCURRENT_READS]))
+            await run_together(*map(read_info, keys[at : at + CONCURRENT_READS]))
         return found
 
     def _report(self, locations: LedgerLocations) -> None:

@@ -68,7 +68,7 @@ async def unexplained(
 
     asked = ObjectPass(store)
 
-    async def look(found: ObjectInfo) -> Doubt | None:
+    async def examine(found: ObjectInfo) -> Doubt | None:
         try:
             held = await _held_by(store, found, asked, turns)
         except _Unread as unread:
@@ -86,7 +86,7 @@ async def unexplained(
             return None
         return Doubt(f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted")
 
-    return await _examine(objects, look, turns, limit)
+    return await _examine_all(objects, examine, turns, limit)
 
 
 async def needed(
@@ -107,7 +107,7 @@ async def needed(
 
     asked = ObjectPass(store)
 
-    async def look(found: ObjectInfo) -> str | None:
+    async def examine(found: ObjectInfo) -> str | None:
         try:
             held = await _held_by(store, found, asked, turns)
         except _Unread as unread:
@@ -118,7 +118,7 @@ async def needed(
         ledger_id = ledger_in_need(held.items(), ledgers, deletions, counted, sizes)
         return None if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
 
-    return await _examine(objects, look, turns)
+    return await _examine_all(objects, examine, turns)
 
 
 async def _deletions_in(
@@ -128,16 +128,16 @@ async def _deletions_in(
     return await deletions_of(metadata, [each for each in held if existing_metadata(each, held[each], ledgers) is None])
 
 
-async def _examine(
+async def _examine_all(
     objects: Sequence[ObjectInfo],
-    look: Callable[[ObjectInfo], Awaitable[_T | None]],
+    examine: Callable[[ObjectInfo], Awaitable[_T | None]],
     turns: RequestOrder,
     limit: int | None = None,
 ) -> dict[str, _T]:
     found: dict[str, _T] = {}
 
     async def one(each: ObjectInfo) -> None:
-        why = await look(each)
+        why = await examine(each)
         if why is not None:
             found[each.key] = why
 

@@ -54,11 +54,11 @@ CheckObjects: TypeAlias = Callable[
 ]
 
 
-async def plan_native(options: ReadOptions, look: CheckObjects) -> NativeRecords:
+async def plan_native(options: ReadOptions, check_objects: CheckObjects) -> NativeRecords:
     """Split a query into what Spark scans and the rest.
 
     Args:
-        look: returns the objects that match their receipts.
+        check_objects: returns the objects that match their receipts.
 
     Raises:
         As ``plan_records``.
@@ -70,7 +70,7 @@ async def plan_native(options: ReadOptions, look: CheckObjects) -> NativeRecords
         for each in plan.planned_ranges:
             if each.receipt is not None and each.scannable and options.leaves_archive_to_spark:
                 by_receipt.setdefault(each.receipt.key, (each.receipt, []))[1].append(each.range)
-        objects = await look(location, by_receipt.values())
+        objects = await check_objects(location, by_receipt.values())
         ledgers = {wanted.ledger_id for found in objects for wanted in found.wanted}
         scanned = tuple(replace(each, receipt=None) for each in plan.planned_ranges if each.ledger_id in ledgers)
         rest = tuple(
