@@ -74,7 +74,7 @@ class LedgerListing:
             if everything
             or ledger_id % PASSES_UNREAD == turn
             or ledger_id in self._doubtful
-            or not _settled(self._known.get(ledger_id))
+            or not _is_archived(self._known.get(ledger_id))
         ]
         found = {ledger_id: self._known[ledger_id] for ledger_id in listed if ledger_id in self._known}
         unreadable: dict[int, str] = {}
@@ -109,5 +109,5 @@ class LedgerListing:
             return error
 
 
-def _settled(metadata: LedgerMetadata | None) -> bool:
+def _is_archived(metadata: LedgerMetadata | None) -> bool:
     return metadata is not None and metadata.archived is not None and metadata.archiving is None
