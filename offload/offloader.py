@@ -43,9 +43,9 @@ from tallybook.runtime.tasks import Workers, run_together
 from .bucket.dead_space import DeadSpace
 from .bucket.janitor import BucketJanitor
 from .bucket.records_copier import RecordsCopier
+from .ledger_listing import LedgerListing
 from .mover import Moved, Mover
 from .policy import PlannedObject, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting
-from .survey import LedgerListing
 from .totals import Backlog, Failures, Totals
 
 _log = logger("offload")

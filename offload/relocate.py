@@ -18,7 +18,7 @@ from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 
 from .leading import BUSY, LEADER_RECORD
-from .survey import LedgerListing
+from .ledger_listing import LedgerListing
 from .verify import by_object
 
 

@@ -32,11 +32,11 @@ from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Workers
 
 from .leading import BUSY, LEADER_RECORD
+from .ledger_listing import LedgerListing
 from .metrics import OFFLOAD_METRICS, OffloadNumbers
 from .offloader import Offloader
-from .process import CLIENT_SETTINGS, Archive, opened
+from .open_archive import CLIENT_SETTINGS, Archive, open_archive
 from .status_record import STATUS_RECORD, last_pass
-from .survey import LedgerListing
 from .totals import Totals
 
 _log = logger("offload")
@@ -244,7 +244,7 @@ async def offloading(
     reading = CLIENT_SETTINGS.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         Client(metadata_uri, reading) as client,
-        opened(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
+        open_archive(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         await OffloadService(archive, offloader, settings, release_memory, client, listening).run()

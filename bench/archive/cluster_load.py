@@ -23,7 +23,7 @@ from tallybook.client.client import Client
 from tallybook.core.limits import MIB
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
-from tallybook.offload.process import opened
+from tallybook.offload.open_archive import open_archive
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import tune_process
@@ -89,7 +89,7 @@ def entries(
     """Read random entries of an archived ledger, and print requests, bytes and times."""
 
     async def work() -> Figures:
-        async with Client(metadata) as client, opened(client, f"file://{archive}") as place:
+        async with Client(metadata) as client, open_archive(client, f"file://{archive}") as place:
             known = await client.ledger_metadata(ledger)
             return await measure_reads(place.store, place.workers, place.tasks, known, count)
 
@@ -106,7 +106,7 @@ def merge(
 
     async def work() -> Figures:
         settings = OffloadSettings(max_set_wait_s=0)
-        async with Client(metadata) as client, opened(client, f"file://{archive}") as place:
+        async with Client(metadata) as client, open_archive(client, f"file://{archive}") as place:
             ledger_ids = await _small_ledgers(client, count)
             await OffloadService(place, place.offloader(client, settings), settings).work_off()
             return {"small_ledgers": float(count), "small_objects": await _objects_of(client, ledger_ids)}

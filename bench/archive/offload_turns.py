@@ -19,8 +19,8 @@ from tallybook.core.limits import MIB
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.mover import Mover
+from tallybook.offload.open_archive import open_archive
 from tallybook.offload.policy import planned_of
-from tallybook.offload.process import opened
 from tallybook.runtime.rng import SeededRng
 
 from ..equipment.proc import memory_bytes, peak_memory_bytes
@@ -46,7 +46,7 @@ async def measure_offload(
         TallybookError: a read or write failed.
     """
     settings = OffloadSettings(max_set_wait_s=0)
-    async with Client(metadata) as client, opened(client, f"file://{archive}", settle=True) as place:
+    async with Client(metadata) as client, open_archive(client, f"file://{archive}", settle=True) as place:
         idle = memory_bytes(os.getpid())
         mover = place.mover(client, settings)
         await mover.move(planned_of([await client.ledger_metadata(warm_up)]))

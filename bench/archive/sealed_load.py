@@ -21,8 +21,8 @@ from tallybook.cli.measure.latency import median
 from tallybook.client.client import Client
 from tallybook.core.limits import MIB
 from tallybook.core.settings import ClientSettings, OffloadSettings
+from tallybook.offload.open_archive import open_archive
 from tallybook.offload.policy import planned_of
-from tallybook.offload.process import opened
 from tallybook.runtime.security.archive_keys import add_key
 from tallybook.runtime.tuning import tune_process
 
@@ -53,7 +53,7 @@ def main(
 
 
 async def _figures(metadata: str, archive: str, keys: str, mib: int, rounds: int) -> Figures:
-    async with Client(metadata) as client, opened(client, archive, settle=True):
+    async with Client(metadata) as client, open_archive(client, archive, settle=True):
         pass
     found: dict[str, list[float]] = {}
     for number in range(rounds + 1):
@@ -73,7 +73,7 @@ async def _turn(metadata: str, keys: str, mib: int) -> Figures:
     """Write a ledger, archive it, and read it from the archive; returns the times of the last two."""
     async with (
         Client(metadata, ClientSettings(archive_keys=keys)) as client,
-        opened(client, None, archive_keys=keys) as place,
+        open_archive(client, None, archive_keys=keys) as place,
     ):
         ledger_id = await written(client, mib * MIB, 1024)
         mover = place.mover(client, OffloadSettings(max_set_wait_s=0))

@@ -84,10 +84,10 @@ async def _bucket(stack: AsyncExitStack, client: Client) -> OpenArchive | None:
     if await read_location(client.world.store) is None:
         return None
     from tallybook.archive.reader import ArchiveReader  # noqa: PLC0415
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import open_archive  # noqa: PLC0415
     from tallybook.repair.fsck.fsck import OpenArchive  # noqa: PLC0415
 
-    archive = await stack.enter_async_context(opened(client, None, archive_keys=archive_keys()))
+    archive = await stack.enter_async_context(open_archive(client, None, archive_keys=archive_keys()))
     return OpenArchive(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
 
 

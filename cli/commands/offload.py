@@ -36,7 +36,7 @@ from ..server_options import ConfigFile, LogFormatOption, LogLevel, PrintConfig,
 if TYPE_CHECKING:
     from tallybook.archive.objects.retries import StoreWithRetries
     from tallybook.archive.stream_records import RecordsCopy
-    from tallybook.offload.process import Archive
+    from tallybook.offload.open_archive import Archive
     from tallybook.offload.relocate import Relocation
 
 app = typer.Typer(help="Move closed ledgers to an object store, and manage them there.")
@@ -93,13 +93,13 @@ def run_(
 async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> ResultFields:
     # Imported here because it takes long to load; below likewise.
     from tallybook.archive.memory_release import release_memory  # noqa: PLC0415
-    from tallybook.offload.process import CLIENT_SETTINGS, opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import CLIENT_SETTINGS, open_archive  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
     reading = CLIENT_SETTINGS.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         cluster(metadata, reading) as client,
-        opened(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
+        open_archive(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         service = OffloadService(archive, offloader, settings, release_memory, client)
@@ -130,12 +130,12 @@ def status(metadata: Metadata, archive: Url = None, as_json: Json = False) -> No
 
 
 async def _status(metadata: str, url: str | None) -> ResultFields:
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import open_archive  # noqa: PLC0415
     from tallybook.offload.service import status_of  # noqa: PLC0415
 
     async with (
         cluster(metadata) as client,
-        opened(client, url, archive_keys=archive_keys()) as archive,
+        open_archive(client, url, archive_keys=archive_keys()) as archive,
     ):
         return await status_of(archive)
 
@@ -159,12 +159,12 @@ def verify(
 
 
 async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[ResultFields]:
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import open_archive  # noqa: PLC0415
     from tallybook.offload.verify import verify_objects  # noqa: PLC0415
 
     async with (
         cluster(metadata) as client,
-        opened(client, url, archive_keys=archive_keys()) as archive,
+        open_archive(client, url, archive_keys=archive_keys()) as archive,
     ):
         members = [found async for found in _archived(client, wanted)]
         rows: list[ResultFields] = []
@@ -236,7 +236,7 @@ def rekey(
 async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bool) -> tuple[dict[str, Any], list[str]]:
     from tallybook.archive.copy_key import ensure_copy_key, find_copy_key  # noqa: PLC0415
     from tallybook.metadata.records.update import RecordUpdater  # noqa: PLC0415
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import open_archive  # noqa: PLC0415
     from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED  # noqa: PLC0415
     from tallybook.offload.rekey import rekey as rekeyed  # noqa: PLC0415
 
@@ -244,7 +244,7 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
     before, problems = set[str](), list[str]()
     async with (
         cluster(metadata) as client,
-        opened(client, url, settle=change, archive_keys=archive_keys()) as archive,
+        open_archive(client, url, settle=change, archive_keys=archive_keys()) as archive,
     ):
         store = archive.encrypted_store
         if store is None:
@@ -392,7 +392,7 @@ async def _rebuild(
 ) -> tuple[ResultFields, dict[str, str], list[str]]:
     from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object  # noqa: PLC0415
     from tallybook.archive.stream_records import RECORDS_KEY, RecordsCopy, read_records  # noqa: PLC0415
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import open_archive  # noqa: PLC0415
     from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog  # noqa: PLC0415
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
@@ -400,10 +400,10 @@ async def _rebuild(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster(metadata))
         # Checked before the metadata name the bucket as the archive of this cluster.
-        async with opened(client, url, filled=True, archive_keys=archive_keys()) as archive:
+        async with open_archive(client, url, filled=True, archive_keys=archive_keys()) as archive:
             await check_owner(archive.store, archive.metadata, archive.workers, take_over=take_over)
         archive = await stack.enter_async_context(
-            opened(client, url, settle=True, filled=True, archive_keys=archive_keys())
+            open_archive(client, url, settle=True, filled=True, archive_keys=archive_keys())
         )
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with show_progress(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):

@@ -35,12 +35,12 @@ async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], vie
         RequestTimeout: a bookie still has its copy after ``_DROP_SECONDS``.
     """
     # Imported here because it takes long to load.
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.open_archive import open_archive  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
     url = archive_url(cluster)
     archive_directory(cluster).mkdir()
-    async with Client(cluster.metadata) as client, opened(client, url, settle=True) as archive:
+    async with Client(cluster.metadata) as client, open_archive(client, url, settle=True) as archive:
         service = OffloadService(archive, archive.offloader(client, _WITHOUT_DELAY), _WITHOUT_DELAY)
         await service.work_off()
         known = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]

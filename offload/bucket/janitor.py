@@ -22,7 +22,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers, run_together
 
-from ..survey import LedgerListing
+from ..ledger_listing import LedgerListing
 from ..totals import Totals
 from .decisions import LedgerLocations, is_there, locate_ledgers
 from .manifest_writer import ManifestWriter

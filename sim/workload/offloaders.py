@@ -14,7 +14,7 @@ from tallybook.client.background import client_tasks
 from tallybook.core.errors import NoSuchLedger, TallybookError, is_defect
 from tallybook.core.settings import OffloadSettings
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.process import Archive
+from tallybook.offload.open_archive import Archive
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.tasks import InlineWorkers
 

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, TallybookError, is_defect
 from tallybook.core.settings import ClientSettings, OffloadSettings
+from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.mover import Mover
+from tallybook.offload.open_archive import open_archive
 from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.offload.policy import compact as chosen
-from tallybook.offload.process import opened
-from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from .jobs import run_in_chunks
@@ -85,7 +85,7 @@ def _reading(settings: OffloadSettings) -> ClientSettings:
 async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObject]:
     async with (
         Client(metadata, _reading(settings)) as client,
-        opened(client, None, archive_keys=settings.archive_keys) as archive,
+        open_archive(client, None, archive_keys=settings.archive_keys) as archive,
     ):
         survey = LedgerListing(archive.metadata)
         await survey.refresh()
@@ -102,7 +102,7 @@ def _moved(metadata: str, settings: str, pieces: Sequence[str]) -> Iterator[tupl
 async def _move(metadata: str, settings: OffloadSettings, ledger_ids: list[int]) -> tuple[object, ...]:
     async with (
         Client(metadata, _reading(settings)) as client,
-        opened(client, None, archive_keys=settings.archive_keys) as archive,
+        open_archive(client, None, archive_keys=settings.archive_keys) as archive,
     ):
         found = []
         for ledger_id in ledger_ids:

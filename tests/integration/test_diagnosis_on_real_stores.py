@@ -35,7 +35,7 @@ from tallybook.gateway.server import serving
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.metered_store import MetadataLoad, MeteredStore
 from tallybook.metadata.store import BookieInfo, MetadataStore
-from tallybook.offload.process import opened
+from tallybook.offload.open_archive import open_archive
 from tallybook.offload.service import OffloadService
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
@@ -145,7 +145,7 @@ async def offloading(
 ) -> AsyncIterator[str]:
     """An offloader that is at it; the address of its metrics."""
     clock = RealClock()
-    async with Client(cluster.metadata) as client, opened(client, f"file://{directory}") as archive:
+    async with Client(cluster.metadata) as client, open_archive(client, f"file://{directory}") as archive:
         patience = RetryPolicy(clock, SystemRng(), HURRIED)
         store = RetryingStore(through(archive.store), patience)
         archive = replace(archive, store=store, encrypted_store=None)

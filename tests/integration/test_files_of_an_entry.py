@@ -21,7 +21,7 @@ from tallybook.bookie.process.server import serve
 from tallybook.client.client import Client
 from tallybook.core.limits import MIB
 from tallybook.core.settings import BookieSettings, JournalSettings, OffloadSettings, StorageSettings
-from tallybook.offload.process import opened
+from tallybook.offload.open_archive import open_archive
 from tallybook.runtime.process import RealProcess
 from tallybook.runtime.rng import SeededRng
 from tallybook.spark.source import TallybookDataSource
@@ -168,7 +168,7 @@ async def test_the_walks_name_every_file_that_an_entry_passes_and_count_them(tmp
             await writer.close()
         # The bookie has flushed its write cache.
         async with bookie(data, metadata), Client(metadata) as client:
-            async with opened(client, f"file://{archive}", settle=True) as bucket:
+            async with open_archive(client, f"file://{archive}", settle=True) as bucket:
                 await bucket.offloader(client, OffloadSettings(max_set_wait_s=0)).run_pass()
             assert await asyncio.to_thread(rows_in_spark, metadata, writer.id) == 1
     assert appended <= named_by("walk-append.md")

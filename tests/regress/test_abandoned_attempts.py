@@ -8,8 +8,8 @@ from tallybook.client.client import Client
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, read_all

@@ -17,8 +17,8 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import LedgerPage, MetadataStore, Versioned
+from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerListing
 from tallybook.repair.service import RepairService
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import World

@@ -33,9 +33,9 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import MetadataStore, Versioned
+from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerListing
 from tallybook.offload.totals import MAX_RETRY_SECONDS
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.clock import Clock

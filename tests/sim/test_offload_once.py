@@ -21,7 +21,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.metadata.store import MetadataStore
-from tallybook.offload.process import Archive
+from tallybook.offload.open_archive import Archive
 from tallybook.offload.service import OffloadService, status_of
 from tallybook.offload.status_record import STATUS_RECORD
 from tallybook.runtime.clock import Clock

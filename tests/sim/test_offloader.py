@@ -16,8 +16,8 @@ from tallybook.metadata.ledger.archived import ArchiveAttempt, Receipt, begin_ar
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.transactions import Transaction
+from tallybook.offload.ledger_listing import PASSES_UNREAD
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.survey import PASSES_UNREAD
 from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers

@@ -5,7 +5,7 @@ from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.process import Archive
+from tallybook.offload.open_archive import Archive
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.tasks import InlineWorkers, Tasks, Workers
 from tallybook.sim.stage.cluster import MemoryCluster

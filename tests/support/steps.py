@@ -24,9 +24,9 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import LedgerWatch, MetadataStore, Unknown, WriteResult
+from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import LedgerListing
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.scenario import SMALL
 

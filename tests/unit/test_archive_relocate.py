@@ -18,7 +18,7 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.records.leader import Leadership
 from tallybook.offload.leading import LEADER_RECORD
-from tallybook.offload.process import Archive, opened
+from tallybook.offload.open_archive import Archive, open_archive
 from tallybook.offload.relocate import Relocation, relocate_archive, relocate_to
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.rng import SeededRng
@@ -144,18 +144,18 @@ async def test_an_offloader_of_the_old_place_ends_before_its_next_pass(
 ) -> None:
     old, new, metadata = tmp_path / "old", tmp_path / "new", new_cluster()
     old.mkdir()
-    async with Client(metadata) as client, opened(client, f"file://{old}", settle=True) as archive:
+    async with Client(metadata) as client, open_archive(client, f"file://{old}", settle=True) as archive:
         offloader = archive.offloader(client, OffloadSettings())
         await offloader.run_pass()
         shutil.move(old, new)
         with pytest.raises(ArchiveDenied, match="offload relocate"):
-            async with opened(client, None):
+            async with open_archive(client, None):
                 pass
         with pytest.raises(InvalidConfig, match="offload relocate"):
-            async with opened(client, f"file://{new}", settle=True):
+            async with open_archive(client, f"file://{new}", settle=True):
                 pass
         assert (await relocate_archive(client, f"file://{new}")).relocated
         with pytest.raises(InvalidConfig, match=f"is file://{new}, not file://{old}"):
             await offloader.run_pass()
-    async with Client(metadata) as client, opened(client, None, settle=True) as archive:
+    async with Client(metadata) as client, open_archive(client, None, settle=True) as archive:
         assert archive.store.url == f"file://{new}"

@@ -24,9 +24,9 @@ from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
+from .ledger_listing import LedgerListing
 from .mover import Mover
 from .offloader import Offloader
-from .survey import LedgerListing
 
 WORKER_THREADS: Final = 2
 CLIENT_SETTINGS: Final = ClientSettings(archive_index_bytes=8 * MIB, archive_cache_bytes=4 * MIB)
@@ -102,7 +102,7 @@ class Archive:
 
 
 @asynccontextmanager
-async def opened(
+async def open_archive(
     client: Client, url: str | None, *, settle: bool = False, filled: bool = False, archive_keys: str = ""
 ) -> AsyncIterator[Archive]:
     """Open the archive of a cluster.
