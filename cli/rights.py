@@ -126,7 +126,7 @@ _LINE_CHARACTERS: Final = 1_000
 _MAX_LINES: Final = 50
 
 
-def needed() -> RequiredPermission | None:
+def required_permission() -> RequiredPermission | None:
     """The permission that the running command needs with its options; ``None``: none, or no command runs.
 
     A command without a line in ``REQUIRED_PERMISSIONS`` is a defect.
@@ -150,7 +150,7 @@ def check_own_permission(security: str) -> OwnPermissions | None:
         AccessDenied: the command is not permitted.
         InvalidConfig: the directory is invalid.
     """
-    running, needs = RUNNING.get(), needed()
+    running, needs = RUNNING.get(), required_permission()
     if not security or needs is None or running is None:
         return None
     # What checks certificates takes long to load.
@@ -168,7 +168,7 @@ async def check_permission(world: ClientWorld, standing: OwnPermissions | None) 
         AccessDenied: it is not permitted; or no bookie can answer, and the own directory does not permit it.
         InvalidArgument: it has too many arguments for the audit log.
     """
-    running, needs = RUNNING.get(), needed()
+    running, needs = RUNNING.get(), required_permission()
     if standing is None or running is None or needs is None or needs.permission is Permission.READ:
         return
     # Most commands ask for nothing; a client is loaded by now.

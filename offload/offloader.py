@@ -63,7 +63,7 @@ class Offloader:
     def __init__(
         self,
         mover: Mover,
-        survey: LedgerListing,
+        listing: LedgerListing,
         updater: LedgerUpdater,
         store: ObjectStore,
         reader: ArchiveReader,
@@ -75,13 +75,13 @@ class Offloader:
     ) -> None:
         self._mover = mover
         self._ready = ready
-        self._survey = survey
+        self._listing = listing
         self._updater = updater
         self._store = store
         self._reader = reader
         self._settings = settings
         self._clock = clock
-        self._records = RecordsCopier(survey.store, store, workers, clock)
+        self._records = RecordsCopier(listing.store, store, workers, clock)
         self._dead_space = DeadSpace(store, reader, settings)
         self._failures = Failures(clock, rng.fork("failures"), settings.retry_s)
         self._waiting_since = WaitingSince(settings)
@@ -90,7 +90,7 @@ class Offloader:
         self.backlog = Backlog()
         self.passed_over = 0
         """Ledgers and objects not reached yet, because several consecutive ones had timed out in the last pass."""
-        self._janitor = BucketJanitor(survey, store, workers, settings, clock, rng, self.totals, self._forget)
+        self._janitor = BucketJanitor(listing, store, workers, settings, clock, rng, self.totals, self._forget)
 
     @property
     def streamed_bytes(self) -> int:
@@ -110,7 +110,7 @@ class Offloader:
             Any error of ``ready``.
         """
         self.passed_over = 0
-        await self._survey.refresh()
+        await self._listing.refresh()
         # Before the pass: with a slow bucket it takes long, and then the backlog is of interest.
         self.backlog = self._backlog()
         try:
@@ -138,7 +138,7 @@ class Offloader:
         await self._give_up_dead_attempts()
         await delete_abandoned(
             self._updater,
-            self._survey.ledgers.values(),
+            self._listing.ledgers.values(),
             ttl_s=self._settings.transaction_ttl_s,
             now_ms=self._now_ms(),
             on_damaged=lambda error: self.totals.failed(
@@ -147,13 +147,13 @@ class Offloader:
         )
         objects = [found async for page in self._store.list() for found in page]
         # Ledgers archived and released meanwhile; also, an object has its owner before it is listed.
-        complete = await self._survey.refresh()
+        complete = await self._listing.refresh()
         if await self._janitor.own(objects, complete=complete):
             if complete and await self._janitor.report_behind() and await self._janitor.is_behind():
                 return
             await self._compact(objects)
-            if self._survey.doubtful:
-                complete = await self._survey.refresh()
+            if self._listing.doubtful:
+                complete = await self._listing.refresh()
             self.passed_over += await self._janitor.collect(objects, complete=complete)
             if self._janitor.is_ours:
                 # Otherwise the bucket, and the copy in it, may be another cluster's.
@@ -163,7 +163,7 @@ class Offloader:
     async def _archive(self) -> None:
         ledgers = [
             ledger
-            for ledger in due(self._survey.ledgers.values(), self._settings, self._now_ms())
+            for ledger in due(self._listing.ledgers.values(), self._settings, self._now_ms())
             if not self._failures.waits(ledger.ledger_id)
         ]
         for moved in await self._move(pack(ledgers, self._settings, self._now_ms())):
@@ -171,7 +171,7 @@ class Offloader:
 
     async def _give_up_dead_attempts(self) -> None:
         """End abandoned attempts: otherwise their objects would keep an owner, and their ledgers would not be moved."""
-        for metadata in dead_attempts(self._survey.ledgers.values(), self._settings, self._now_ms()):
+        for metadata in dead_attempts(self._listing.ledgers.values(), self._settings, self._now_ms()):
             if metadata.archiving is None:
                 continue
             sometimes("offload: a dead attempt is given up")
@@ -185,7 +185,7 @@ class Offloader:
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
         keys = {found.key for found in objects}
-        every = self._survey.ledgers.values()
+        every = self._listing.ledgers.values()
         dead = await self._dead_space.mostly_dead(every, keys)
         ledgers = [metadata for metadata in every if not self._failures.waits(metadata.ledger_id)]
         for moved in await self._move(compact(ledgers, keys, self._settings, dead)):
@@ -207,8 +207,8 @@ class Offloader:
             self._moved(moved)
 
         await run_together(*map(one, planned))
-        # Committed, or refused because another process was first: the survey's metadata of them is out of date.
-        self._survey.doubt(ledger.ledger_id for wanted in planned for ledger in wanted.ledgers)
+        # Committed, or refused because another process was first: the listing's metadata of them is out of date.
+        self._listing.doubt(ledger.ledger_id for wanted in planned for ledger in wanted.ledgers)
         return done
 
     def _moved(self, moved: Moved) -> None:
@@ -229,7 +229,7 @@ class Offloader:
 
     def _report_unreadable(self) -> None:
         """Report ledgers with unreadable metadata. They are skipped; no object is removed meanwhile."""
-        for ledger_id, why in self._survey.unreadable.items():
+        for ledger_id, why in self._listing.unreadable.items():
             self._report_failed(ledger_id, why)
 
     def _report_failed(self, ledger_id: int, why: str) -> None:
@@ -241,7 +241,7 @@ class Offloader:
         """Release the copies of archived ledgers, after another check of their objects."""
         by_object: dict[str, IndexRoot | None] = {}
         asked = ObjectPass(self._store)
-        for metadata in spread(releasable(self._survey.ledgers.values(), self._settings, self._now_ms())):
+        for metadata in spread(releasable(self._listing.ledgers.values(), self._settings, self._now_ms())):
             receipt = metadata.archived
             if receipt is None or any(self._failures.waits(name) for name in (receipt.key, metadata.ledger_id)):
                 continue
@@ -253,7 +253,7 @@ class Offloader:
                     by_object[receipt.key] = await self._read_directory(receipt, asked)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
                     release = partial(release_copies, object_id=receipt.object_id)
-                    self._survey.doubt([metadata.ledger_id])
+                    self._listing.doubt([metadata.ledger_id])
                     await self._updater.update(metadata.ledger_id, release)
                     self.totals.ledgers_released += 1
             except (Conflict, NoSuchLedger):
@@ -314,7 +314,7 @@ class Offloader:
         self._mover.forget(key)
 
     def _backlog(self) -> Backlog:
-        ledgers, now_ms = self._survey.ledgers.values(), self._now_ms()
+        ledgers, now_ms = self._listing.ledgers.values(), self._now_ms()
         archived = [metadata for metadata in ledgers if metadata.archived is not None]
         wait = waiting(ledgers, self._settings, now_ms)
         return Backlog(

@@ -103,7 +103,7 @@ class Archive:
 
 @asynccontextmanager
 async def open_archive(
-    client: Client, url: str | None, *, settle: bool = False, filled: bool = False, archive_keys: str = ""
+    client: Client, url: str | None, *, record: bool = False, filled: bool = False, archive_keys: str = ""
 ) -> AsyncIterator[Archive]:
     """Open the archive of a cluster.
 
@@ -111,16 +111,16 @@ async def open_archive(
         client: of the cluster. What it may not change in the metadata is not changed here either.
         archive_keys: file with the keys of the archive; empty: none.
         url: of the archive; ``None``: the one in the metadata.
-        settle: record ``url`` as the cluster's archive, if it has none yet, and as encrypted, if there are keys.
+        record: record ``url`` as the cluster's archive, if it has none yet, and as encrypted, if there are keys.
         filled: refuse a bucket without manifest and objects, before anything is recorded.
 
     Raises:
         InvalidConfig: the cluster has no archive, or another one; or the URL is invalid.
         MetadataUnavailable: the metadata store does not answer.
-        ArchiveKeyMissing: the archive is encrypted, there are no keys, and with ``settle`` it would be written.
-        ArchiveDenied: the directory does not exist, or with ``filled`` there is no archive; or with ``settle`` the
+        ArchiveKeyMissing: the archive is encrypted, there are no keys, and with ``record`` it would be written.
+        ArchiveDenied: the directory does not exist, or with ``filled`` there is no archive; or with ``record`` the
             bucket does not exist or refuses the credentials.
-        ArchiveUnavailable: with ``filled`` or ``settle``, the store does not answer.
+        ArchiveUnavailable: with ``filled`` or ``record``, the store does not answer.
     """
     clock, rng, metadata, unlisted = RealClock(), SystemRng(), client.world.store, False
     async with AsyncExitStack() as stack:
@@ -136,7 +136,7 @@ async def open_archive(
             from tallybook.archive.catalog import require_archive  # noqa: PLC0415 (it imports the Parquet library)
 
             await require_archive(store)
-        if settle:
+        if record:
             if current_url is None:
                 # A mistyped URL must not be recorded.
                 await check_answers(store)

@@ -90,12 +90,12 @@ async def _relocate(
 ) -> Relocation:
     sizes = {each.key: each.size_bytes async for page in store.list() for each in page}
     # After the listing, which may take long: a compaction by Spark, which leads in the same way, may have begun.
-    survey = LedgerListing(metadata)
-    if not await survey.refresh():
-        why = next(iter(survey.unreadable.values()), "the listing of ledgers was incomplete")
+    listing = LedgerListing(metadata)
+    if not await listing.refresh():
+        why = next(iter(listing.unreadable.values()), "the listing of ledgers was incomplete")
         raise DamagedFile(f"not relocated: it is not known which objects contain the ledgers: {why}")
-    _refuse_attempts(survey, clock.wall_us() // 1000, settings.attempt_ttl_s)
-    wanted = by_object(survey.ledgers.values())
+    _refuse_attempts(listing, clock.wall_us() // 1000, settings.attempt_ttl_s)
+    wanted = by_object(listing.ledgers.values())
     missing = tuple(
         key for key, receipts in wanted.items() if sizes.get(key) != next(iter(receipts.values())).object_bytes
     )
@@ -105,8 +105,8 @@ async def _relocate(
     return Relocation(len(wanted), missing, relocated=True)
 
 
-def _refuse_attempts(survey: LedgerListing, now_ms: int, ttl_s: float) -> None:
-    for metadata in survey.ledgers.values():
+def _refuse_attempts(listing: LedgerListing, now_ms: int, ttl_s: float) -> None:
+    for metadata in listing.ledgers.values():
         attempt = metadata.archiving
         if attempt is not None and not attempt.is_dead(now_ms, int(ttl_s * 1000)):
             raise Conflict(

@@ -192,15 +192,15 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     Raises:
         MetadataUnavailable, DamagedFile: the metadata is unreadable; single unreadable ledgers are only counted.
     """
-    survey = LedgerListing(archive.metadata)
-    await survey.refresh()
-    ledgers = list(survey.ledgers.values())
+    listing = LedgerListing(archive.metadata)
+    await listing.refresh()
+    ledgers = list(listing.ledgers.values())
     last = await last_pass(archive.metadata)
     at_ms = last.get("at_ms")
     return {
         "archive": archive.store.url,
         **_counts(ledgers),
-        "unreadable_ledgers": len(survey.unreadable),
+        "unreadable_ledgers": len(listing.unreadable),
         "last_round_s_ago": None if at_ms is None else max(0, archive.clock.wall_us() // 1000 - at_ms) // 1000,
         "orphans": last.get("orphans"),
         "failures": last.get("failures"),
@@ -244,7 +244,7 @@ async def offloading(
     reading = CLIENT_SETTINGS.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         Client(metadata_uri, reading) as client,
-        open_archive(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
+        open_archive(client, url, record=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         await OffloadService(archive, offloader, settings, release_memory, client, listening).run()

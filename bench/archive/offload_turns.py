@@ -46,7 +46,7 @@ async def measure_offload(
         TallybookError: a read or write failed.
     """
     settings = OffloadSettings(max_set_wait_s=0)
-    async with Client(metadata) as client, open_archive(client, f"file://{archive}", settle=True) as place:
+    async with Client(metadata) as client, open_archive(client, f"file://{archive}", record=True) as place:
         idle = memory_bytes(os.getpid())
         mover = place.mover(client, settings)
         await mover.move(planned_of([await client.ledger_metadata(warm_up)]))

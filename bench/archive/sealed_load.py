@@ -53,7 +53,7 @@ def main(
 
 
 async def _figures(metadata: str, archive: str, keys: str, mib: int, rounds: int) -> Figures:
-    async with Client(metadata) as client, open_archive(client, archive, settle=True):
+    async with Client(metadata) as client, open_archive(client, archive, record=True):
         pass
     found: dict[str, list[float]] = {}
     for number in range(rounds + 1):

@@ -99,7 +99,7 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
     reading = CLIENT_SETTINGS.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         cluster(metadata, reading) as client,
-        open_archive(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
+        open_archive(client, url, record=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         service = OffloadService(archive, offloader, settings, release_memory, client)
@@ -244,7 +244,7 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
     before, problems = set[str](), list[str]()
     async with (
         cluster(metadata) as client,
-        open_archive(client, url, settle=change, archive_keys=archive_keys()) as archive,
+        open_archive(client, url, record=change, archive_keys=archive_keys()) as archive,
     ):
         store = archive.encrypted_store
         if store is None:
@@ -403,7 +403,7 @@ async def _rebuild(
         async with open_archive(client, url, filled=True, archive_keys=archive_keys()) as archive:
             await check_owner(archive.store, archive.metadata, archive.workers, take_over=take_over)
         archive = await stack.enter_async_context(
-            open_archive(client, url, settle=True, filled=True, archive_keys=archive_keys())
+            open_archive(client, url, record=True, filled=True, archive_keys=archive_keys())
         )
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with show_progress(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):

@@ -40,7 +40,7 @@ async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], vie
 
     url = archive_url(cluster)
     archive_directory(cluster).mkdir()
-    async with Client(cluster.metadata) as client, open_archive(client, url, settle=True) as archive:
+    async with Client(cluster.metadata) as client, open_archive(client, url, record=True) as archive:
         service = OffloadService(archive, archive.offloader(client, _WITHOUT_DELAY), _WITHOUT_DELAY)
         await service.work_off()
         known = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]

@@ -48,7 +48,7 @@ class BucketJanitor:
 
     def __init__(
         self,
-        survey: LedgerListing,
+        listing: LedgerListing,
         store: ObjectStore,
         workers: Workers,
         settings: OffloadSettings,
@@ -57,7 +57,7 @@ class BucketJanitor:
         totals: Totals,
         forget: Callable[[str], None],
     ) -> None:
-        self._survey = survey
+        self._listing = listing
         self._store = store
         self._clock = clock
         self._totals = totals
@@ -65,7 +65,7 @@ class BucketJanitor:
         self._manifest = ManifestWriter(store, workers)
         self._orphans = OrphanWatch(settings)
         self._turns = RequestOrder()
-        self._behind = RestoreRecordStore(survey.store, clock, rng.fork("behind"))
+        self._behind = RestoreRecordStore(listing.store, clock, rng.fork("behind"))
 
     @property
     def orphans(self) -> int:
@@ -81,7 +81,7 @@ class BucketJanitor:
 
     async def is_behind(self) -> bool:
         """Whether the metadata is known to be an older copy: it may lack the owners of objects."""
-        behind = await unapproved_restore(self._survey.store)
+        behind = await unapproved_restore(self._listing.store)
         if behind is not None:
             self._totals.failed(f"nothing is merged or removed in {self._store.url}: {behind.description}: {REMEDY}")
         return behind is not None
@@ -90,7 +90,7 @@ class BucketJanitor:
         """Report the metadata as an older copy if the manifest counts ledgers beyond its id counter."""
         if not self.is_ours:
             return False  # perhaps another cluster's
-        known, store = self._survey.ledgers, self._survey.store
+        known, store = self._listing.ledgers, self._listing.store
         unknown = [ledger_id for ledger_id in self._manifest.ledgers if ledger_id not in known]
         if not unknown or max(unknown) < (id_counter := await store.id_counter()):
             return False
@@ -105,12 +105,12 @@ class BucketJanitor:
         """Whether the bucket belongs to this cluster; also takes over known orphans from the manifest.
 
         Args:
-            objects: all objects in it, listed before the last pass of the survey.
-            complete: whether the survey has all ledgers.
+            objects: all objects in it, listed before the last pass of the listing.
+            complete: whether the listing has all ledgers.
         """
         manifest = await self._manifest.load(next((each for each in objects if each.key == MANIFEST_KEY), None))
         owner = self._manifest.cluster_id
-        if owner is not None and owner != await self._survey.cluster_id():
+        if owner is not None and owner != await self._listing.cluster_id():
             self._totals.failed(
                 f"{self._store.url} is the archive of cluster {owner}: nothing is merged or removed. "
                 "If its metadata were lost, run 'offload rebuild-catalog --take-over'; else give this cluster another "
@@ -130,9 +130,9 @@ class BucketJanitor:
     async def _explained(self, objects: Sequence[ObjectInfo]) -> bool:
         """Whether a manifest may be written although none can be read: the metadata must explain all objects."""
         lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
-        owned = Owned.by(self._survey.ledgers.values())
+        owned = Owned.by(self._listing.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
-        metadata, ledgers = self._survey.store, self._survey.ledgers
+        metadata, ledgers = self._listing.store, self._listing.ledgers
         for doubt in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, limit=1)).values():
             self._totals.failed(
                 f"nothing is merged or removed, and no manifest written: {lacks}, and {doubt.why}. If metadata were "
@@ -149,12 +149,12 @@ class BucketJanitor:
 
         Returns how many objects were not reached because several consecutive ones had timed out.
 
-        The survey's known ledgers select the suspects. Only then, after the bucket was listed, all ledgers are read
+        The listing's known ledgers select the suspects. Only then, after the bucket was listed, all ledgers are read
         again; suspects that have an owner, or may be the last copy of a ledger, are kept.
 
         Args:
             objects: all objects in the bucket.
-            complete: whether the survey has all ledgers. If not, nothing is written or removed.
+            complete: whether the listing has all ledgers. If not, nothing is written or removed.
         """
         # Without a manifest the missing ledgers are not known yet, although this pass writes one.
         explained = self.is_ours and not self._manifest.unreadable
@@ -165,7 +165,7 @@ class BucketJanitor:
         suspects = self._orphans.update(
             objects,
             uploads,
-            Owned.by(self._survey.ledgers.values(), locations.kept),
+            Owned.by(self._listing.ledgers.values(), locations.kept),
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
@@ -182,21 +182,21 @@ class BucketJanitor:
             why = self._manifest.unreadable or f"{self._store.url} has no manifest"
             self._totals.failed(f"nothing is removed in this pass: {why}")
             return 0
-        if not await self._survey.refresh(everything=True):
+        if not await self._listing.refresh(everything=True):
             sometimes("offload: removes nothing, for the listing of ledgers was incomplete")
             return 0
         if await self.is_behind():
             # Bookies have detected it since the pass began.
             return 0
         again = await self._locate_ledgers(sizes)
-        garbage = suspects.without(Owned.by(self._survey.ledgers.values(), locations.kept | again.kept))
+        garbage = suspects.without(Owned.by(self._listing.ledgers.values(), locations.kept | again.kept))
         if garbage != suspects:
             sometimes("offload: an orphan candidate has an owner")
         return await self._remove(await self._without_needed(garbage, again, sizes))
 
     async def _locate_ledgers(self, sizes: dict[str, int]) -> LedgerLocations:
         """Where the ledgers count; objects missing in the listing are looked up and added to ``sizes``."""
-        ledgers, counted = self._survey.ledgers, self._manifest.ledgers
+        ledgers, counted = self._listing.ledgers, self._manifest.ledgers
         named = {each.archived.key for each in ledgers.values() if each.archived and not is_there(each.archived, sizes)}
         looked_up = await self._look_up(self._turns.order(sorted(named), key=str)[:MAX_LOOKUPS])
         for key, found in looked_up.items():
@@ -204,7 +204,7 @@ class BucketJanitor:
             sizes.pop(key, None)
             if found is not None:
                 sizes[key] = found.size_bytes
-        deletions = await deletions_of(self._survey.store, [each for each in counted if each not in ledgers])
+        deletions = await deletions_of(self._listing.store, [each for each in counted if each not in ledgers])
         deleted = [each for each, found in deletions.items() if found is not None]
         return locate_ledgers(ledgers, counted, sizes, deleted, named - looked_up.keys() - sizes.keys())
 
@@ -257,7 +257,7 @@ class BucketJanitor:
 
     async def _write_manifest(self, locations: LedgerLocations) -> bool:
         """Write the manifest if it changed; whether the bucket has the current one."""
-        manifest = Manifest(await self._survey.cluster_id(), locations.counted, self._orphans.since_ms)
+        manifest = Manifest(await self._listing.cluster_id(), locations.counted, self._orphans.since_ms)
         try:
             if await self._manifest.write(manifest):
                 ledgers, dropped = len(manifest.ledgers), len(manifest.dropped)
@@ -279,7 +279,7 @@ class BucketJanitor:
         """
         new = self._orphans.since_ms.keys() - self._manifest.dropped
         dropped = [found for found in objects if found.key in new]
-        metadata, ledgers, named = self._survey.store, self._survey.ledgers, self._manifest.objects
+        metadata, ledgers, named = self._listing.store, self._listing.ledgers, self._manifest.objects
         kept = await unexplained(self._store, metadata, ledgers, dropped, self._turns, locations.counted, named)
         for key in kept:
             self._orphans.removed(key)
@@ -293,7 +293,7 @@ class BucketJanitor:
 
     async def _without_needed(self, garbage: Garbage, locations: LedgerLocations, sizes: Mapping[str, int]) -> Garbage:
         """Keep objects that may be the last copy of a ledger."""
-        metadata, ledgers = self._survey.store, self._survey.ledgers
+        metadata, ledgers = self._listing.store, self._listing.ledgers
         kept = await needed(self._store, metadata, ledgers, garbage.objects, self._turns, locations.counted, sizes)
         if kept:
             sometimes("offload: keeps an object that no metadata name, and that a ledger needs")

@@ -87,10 +87,10 @@ async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObje
         Client(metadata, _reading(settings)) as client,
         open_archive(client, None, archive_keys=settings.archive_keys) as archive,
     ):
-        survey = LedgerListing(archive.metadata)
-        await survey.refresh()
+        listing = LedgerListing(archive.metadata)
+        await listing.refresh()
         keys = {found.key async for page in archive.store.list() for found in page}
-        return chosen(survey.ledgers.values(), keys, settings)
+        return chosen(listing.ledgers.values(), keys, settings)
 
 
 def _moved(metadata: str, settings: str, pieces: Sequence[str]) -> Iterator[tuple[object, ...]]:

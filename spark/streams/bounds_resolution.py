@@ -342,7 +342,7 @@ async def resolve_records(location: LedgerLocation, bounds: RecordBounds) -> Rec
     return RecordSnapshot(location.cluster_id, tuple(found))
 
 
-async def listed(
+async def list_segments(
     streams: StreamResolver, head: Head, first: RecordAddress, end: RecordAddress
 ) -> tuple[Head, list[tuple[StreamSegment, int | None]]]:
     """Like ``StreamResolver.segments``, with the head that the segments belong to.

@@ -24,7 +24,7 @@ from ..locations import LedgerLocation
 from ..micro_batch_reader import MicroBatchReader, check_checkpoint
 from ..options import NO_LIMIT, ReadOptions
 from ..query.bounds import LATEST, RecordBounds
-from .bounds_resolution import ResolvedAddress, StreamResolver, listed
+from .bounds_resolution import ResolvedAddress, StreamResolver, list_segments
 from .offsets import NO_NUMBER, RecordOffset, StreamProgress, fair_shares, records_within
 from .planning import cut_records, plan_records, sizes_of
 from .ranges import RecordPartition
@@ -230,7 +230,7 @@ async def _behind_loss(
     streams: StreamResolver, head: Head, begin: ResolvedAddress, latest: ResolvedAddress, sequence: int = 0
 ) -> ResolvedAddress:
     """The place after the segment of a lost record, which is then reported as a gap."""
-    segments = (await listed(streams, head, begin.address, latest.address))[1]
+    segments = (await list_segments(streams, head, begin.address, latest.address))[1]
     for segment, _ in segments:
         if (end := segment.end) is None or end.marks.next_sequence < sequence:
             continue

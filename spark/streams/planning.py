@@ -18,7 +18,7 @@ from ..locations import LedgerLocation, read_metadata
 from ..options import ReadOptions
 from ..query.partitions import partitions_of, planned_range_of
 from ..query.record_snapshot import RecordRange, RecordSnapshot
-from .bounds_resolution import ResolvedAddress, StreamResolver, listed, resolve_records
+from .bounds_resolution import ResolvedAddress, StreamResolver, list_segments, resolve_records
 from .ranges import PlannedRecordRange, RecordGap, RecordPartition, wanted_entries
 
 _ENTRY_BYTES: Final = 64 * KIB
@@ -81,11 +81,11 @@ async def _planned_ranges_of(
     streams: StreamResolver, location: LedgerLocation, wanted: RecordRange, rank: int
 ) -> tuple[list[PlannedRecordRange], list[RecordGap]]:
     head = await streams.catalog.read(wanted.stream_id, wanted.name)
-    head, segments = await listed(streams, head, wanted.first, wanted.end)
+    head, segments = await list_segments(streams, head, wanted.first, wanted.end)
     known = await read_metadata(location, [segment.ledger_id for segment, _ in segments])
     if any(metadata is None for metadata in known.values()):
         # The segments may have been truncated after the head was read.
-        head, segments = await listed(
+        head, segments = await list_segments(
             streams, await streams.catalog.read(head.stream_id, head.name), wanted.first, wanted.end
         )
     gaps, first = [], wanted.first
@@ -152,7 +152,7 @@ async def sizes_of(
     Raises:
         As ``plan_records``.
     """
-    head, segments = await listed(streams, head, begin.address, latest.address)
+    head, segments = await list_segments(streams, head, begin.address, latest.address)
     known = await read_metadata(location, [segment.ledger_id for segment, _ in segments])
     found: list[tuple[int, int]] = []
     at = begin.sequence

@@ -168,7 +168,7 @@ async def test_the_walks_name_every_file_that_an_entry_passes_and_count_them(tmp
             await writer.close()
         # The bookie has flushed its write cache.
         async with bookie(data, metadata), Client(metadata) as client:
-            async with open_archive(client, f"file://{archive}", settle=True) as bucket:
+            async with open_archive(client, f"file://{archive}", record=True) as bucket:
                 await bucket.offloader(client, OffloadSettings(max_set_wait_s=0)).run_pass()
             assert await asyncio.to_thread(rows_in_spark, metadata, writer.id) == 1
     assert appended <= named_by("walk-append.md")

@@ -20,7 +20,7 @@ from tallybook.bookie.process.http_endpoints import BookieEndpoints
 from tallybook.cli.app import COMMANDS, build
 from tallybook.cli.cluster_client import cluster
 from tallybook.cli.invocation import RUNNING, Invocation
-from tallybook.cli.rights import REQUIRED_PERMISSIONS, needed
+from tallybook.cli.rights import REQUIRED_PERMISSIONS, required_permission
 from tallybook.client.client import Client
 from tallybook.core.access import Permission, Role
 from tallybook.core.errors import AccessDenied, MetadataUnavailable
@@ -81,7 +81,7 @@ def options_of(words: str) -> list[str]:
 def test_no_option_but_those_of_the_table_changes_the_permission_of_a_command(words):
     def needs(*options: str) -> Permission:
         RUNNING.set(Invocation(words, options=frozenset(options)))
-        found = needed()
+        found = required_permission()
         assert found is not None
         return found.permission
 

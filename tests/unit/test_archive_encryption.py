@@ -34,11 +34,11 @@ def place(tmp_path: Path, new_cluster: Callable[..., str]) -> dict[str, str]:
 async def test_an_offloader_that_ran_without_keys_stops_before_its_next_pass_once_another_seals(place):
     async with (
         Client(place["metadata"]) as client,
-        open_archive(client, place["url"], settle=True) as without,
+        open_archive(client, place["url"], record=True) as without,
     ):
         offloader = without.offloader(client, OffloadSettings())
         await offloader.run_pass()
-        async with open_archive(client, None, settle=True, archive_keys=place["keys"]):
+        async with open_archive(client, None, record=True, archive_keys=place["keys"]):
             pass
         with pytest.raises(ArchiveKeyMissing, match="TALLYBOOK_ARCHIVE_KEYS"):
             await offloader.run_pass()
@@ -47,25 +47,25 @@ async def test_an_offloader_that_ran_without_keys_stops_before_its_next_pass_onc
 
 async def test_listing_needs_no_keys(place):
     async with Client(place["metadata"]) as client:
-        async with open_archive(client, place["url"], settle=True, archive_keys=place["keys"]) as archive:
+        async with open_archive(client, place["url"], record=True, archive_keys=place["keys"]) as archive:
             assert await encrypted_since(archive.metadata) is not None
             await archive.check_ready()
         async with open_archive(client, None):
             pass
         with pytest.raises(ArchiveKeyMissing):
-            async with open_archive(client, None, settle=True):
+            async with open_archive(client, None, record=True):
                 pass
 
 
 async def test_new_metadata_beside_a_bucket_with_encrypted_objects_do_not_make_it_a_plain_one(place, new_cluster):
     async with (
         Client(place["metadata"]) as client,
-        open_archive(client, place["url"], settle=True, archive_keys=place["keys"]) as archive,
+        open_archive(client, place["url"], record=True, archive_keys=place["keys"]) as archive,
     ):
         await archive.store.put("ledgers/1", b"x")
     async with Client(new_cluster("other")) as other:
         with pytest.raises(ArchiveKeyMissing):
-            async with open_archive(other, place["url"], settle=True):
+            async with open_archive(other, place["url"], record=True):
                 pass
 
 
@@ -78,10 +78,10 @@ async def test_an_unlisted_bucket_is_read_again_before_anything_is_written_and_t
         raise ArchiveDenied("these keys list nothing")
 
     async with Client(place["metadata"]) as client:
-        async with open_archive(client, place["url"], settle=True) as archive:
+        async with open_archive(client, place["url"], record=True) as archive:
             await OffloadService(archive, archive.offloader(client, settings), settings).work_off()
         monkeypatch.setattr(OpenedStore, "any_encrypted", denied)
-        async with open_archive(client, None, settle=True) as archive:
+        async with open_archive(client, None, record=True) as archive:
             service = OffloadService(archive, archive.offloader(client, settings), settings)
             with pytest.raises(ArchiveDenied, match="list nothing"):
                 await service.work_off()

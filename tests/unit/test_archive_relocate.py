@@ -144,7 +144,7 @@ async def test_an_offloader_of_the_old_place_ends_before_its_next_pass(
 ) -> None:
     old, new, metadata = tmp_path / "old", tmp_path / "new", new_cluster()
     old.mkdir()
-    async with Client(metadata) as client, open_archive(client, f"file://{old}", settle=True) as archive:
+    async with Client(metadata) as client, open_archive(client, f"file://{old}", record=True) as archive:
         offloader = archive.offloader(client, OffloadSettings())
         await offloader.run_pass()
         shutil.move(old, new)
@@ -152,10 +152,10 @@ async def test_an_offloader_of_the_old_place_ends_before_its_next_pass(
             async with open_archive(client, None):
                 pass
         with pytest.raises(InvalidConfig, match="offload relocate"):
-            async with open_archive(client, f"file://{new}", settle=True):
+            async with open_archive(client, f"file://{new}", record=True):
                 pass
         assert (await relocate_archive(client, f"file://{new}")).relocated
         with pytest.raises(InvalidConfig, match=f"is file://{new}, not file://{old}"):
             await offloader.run_pass()
-    async with Client(metadata) as client, open_archive(client, None, settle=True) as archive:
+    async with Client(metadata) as client, open_archive(client, None, record=True) as archive:
         assert archive.store.url == f"file://{new}"

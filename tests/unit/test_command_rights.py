@@ -18,7 +18,7 @@ from tallybook.cli.app import COMMANDS, _run, build
 from tallybook.cli.exits import Exit
 from tallybook.cli.invocation import PROGRAM, RUNNING, Invocation, invocation_of
 from tallybook.cli.lines.stream_options import POLICY_OPTIONS
-from tallybook.cli.rights import REQUIRED_PERMISSIONS, needed
+from tallybook.cli.rights import REQUIRED_PERMISSIONS, required_permission
 from tallybook.core.access import Permission, Role, permissions_of_names
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import InvariantViolation
@@ -53,7 +53,7 @@ def parsed(words: list[str]) -> Invocation:
 def permission_of(words: list[str]) -> Permission:
     """The permission that a command needs with these words."""
     RUNNING.set(parsed(words))
-    found = needed()
+    found = required_permission()
     assert found is not None
     return found.permission
 
@@ -95,7 +95,7 @@ def test_no_word_that_a_command_takes_lowers_the_right_that_it_needs(line: tuple
     if ONLY_LOOKS.get(words) in found.options:
         return
     RUNNING.set(found)
-    needs = needed()
+    needs = required_permission()
     assert needs is not None
     assert RANKS.index(needs.permission) >= RANKS.index(permission_of(least(words)))
 
@@ -144,7 +144,7 @@ def test_a_command_with_such_words_runs(words: list[str], capsys: pytest.Capture
 def test_a_command_whose_right_is_not_stated_is_a_defect() -> None:
     RUNNING.set(Invocation("ledger forge"))
     with pytest.raises(InvariantViolation, match="ledger forge"):
-        needed()
+        required_permission()
 
 
 # -- what its own directory does not allow a process -------------------------------------------------------------------
