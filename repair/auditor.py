@@ -279,6 +279,54 @@ def _is_drain(task: Task) -> bool:
     return task.why == RepairReason.DRAINING.value
 
 
+class _TaskPublisher:
+    """Groups ledgers by the kind of repair, and publishes a task as soon as a group is full.
+
+    Args:
+        handed_out: urgent tasks that are not done yet.
+    """
+
+    def __init__(self, board: TaskBoard, leaving: frozenset[str], handed_out: int) -> None:
+        self._board = board
+        self._leaving = leaving
+        self._handed_out = handed_out
+        self._gathered: defaultdict[tuple[RepairReason, bool], dict[int, int | None]] = defaultdict(dict)
+        self.published = 0
+        self.left_out = False
+        """Whether some ledgers were not published, because there are too many tasks."""
+
+    async def add(self, ledger_id: int, why: RepairReason, *, end: bool, expected_bytes: int | None) -> None:
+        """Add a ledger. ``expected_bytes``: about how much is to be copied; ``None`` if not known."""
+        gathered = self._gathered[why, end]
+        gathered[ledger_id] = expected_bytes
+        if len(gathered) == LEDGERS_PER_TASK:
+            await self._publish(why, end)
+
+    async def flush(self) -> None:
+        """Publish the groups that are not full."""
+        for why, end in list(self._gathered):
+            await self._publish(why, end)
+
+    async def _publish(self, why: RepairReason, end: bool) -> None:
+        ledgers = self._gathered.pop((why, end))
+        moving = why is RepairReason.DRAINING
+        if self._handed_out + self.published >= (MAX_DRAIN_TASKS if moving else MAX_TASKS):
+            self.left_out = True
+        else:
+            _log.info("ledgers published for repair", ledger_count=len(ledgers), why=why.value, end=end)
+            self.published += await self._board.publish(
+                make_tasks(
+                    ledgers,
+                    leaving=self._leaving,
+                    thorough=not why.moves,
+                    end=end,
+                    why=why.value,
+                    expected=ledgers,
+                ),
+                later=moving,
+            )
+
+
 METRICS: Final = (
     PartMetrics[Auditor]()
     .counter(
@@ -370,51 +418,3 @@ AUDIT_METRICS: Final = (
         lambda audit: audit.tasks,
     )
 )
-
-
-class _TaskPublisher:
-    """Groups ledgers by the kind of repair, and publishes a task as soon as a group is full.
-
-    Args:
-        handed_out: urgent tasks that are not done yet.
-    """
-
-    def __init__(self, board: TaskBoard, leaving: frozenset[str], handed_out: int) -> None:
-        self._board = board
-        self._leaving = leaving
-        self._handed_out = handed_out
-        self._gathered: defaultdict[tuple[RepairReason, bool], dict[int, int | None]] = defaultdict(dict)
-        self.published = 0
-        self.left_out = False
-        """Whether some ledgers were not published, because there are too many tasks."""
-
-    async def add(self, ledger_id: int, why: RepairReason, *, end: bool, expected_bytes: int | None) -> None:
-        """Add a ledger. ``expected_bytes``: about how much is to be copied; ``None`` if not known."""
-        gathered = self._gathered[why, end]
-        gathered[ledger_id] = expected_bytes
-        if len(gathered) == LEDGERS_PER_TASK:
-            await self._publish(why, end)
-
-    async def flush(self) -> None:
-        """Publish the groups that are not full."""
-        for why, end in list(self._gathered):
-            await self._publish(why, end)
-
-    async def _publish(self, why: RepairReason, end: bool) -> None:
-        ledgers = self._gathered.pop((why, end))
-        moving = why is RepairReason.DRAINING
-        if self._handed_out + self.published >= (MAX_DRAIN_TASKS if moving else MAX_TASKS):
-            self.left_out = True
-        else:
-            _log.info("ledgers published for repair", ledger_count=len(ledgers), why=why.value, end=end)
-            self.published += await self._board.publish(
-                make_tasks(
-                    ledgers,
-                    leaving=self._leaving,
-                    thorough=not why.moves,
-                    end=end,
-                    why=why.value,
-                    expected=ledgers,
-                ),
-                later=moving,
-            )

@@ -349,18 +349,6 @@ class Copier:
                 raise busy
 
 
-METRICS: Final = (
-    PartMetrics[Copier]()
-    .counter(
-        "copied_batches",
-        "tallybook_repair_copied_batches_total",
-        "Batches copied to bookies.",
-        lambda copier: copier.copied_batches,
-    )
-    .counter("copied_bytes", "tallybook_repair_copied_bytes_total", "Their bytes.", lambda copier: copier.copied_bytes)
-)
-
-
 def _too_large(connection: BookieConnection, batch: Buffer) -> EntryTooLarge:
     return EntryTooLarge(
         f"{connection.bookie_id} does not accept a batch of {len(batch):,} bytes: raise its journal.max_commit_bytes"
@@ -484,3 +472,15 @@ def _checked(batch: Buffer, ledger_id: int, entry_id: int, replica: FragmentRepl
             f"entries {header.first_entry_id} .. {header.last_entry_id} of ledger {header.ledger_id}"
         )
     return header
+
+
+METRICS: Final = (
+    PartMetrics[Copier]()
+    .counter(
+        "copied_batches",
+        "tallybook_repair_copied_batches_total",
+        "Batches copied to bookies.",
+        lambda copier: copier.copied_batches,
+    )
+    .counter("copied_bytes", "tallybook_repair_copied_bytes_total", "Their bytes.", lambda copier: copier.copied_bytes)
+)

@@ -1,11 +1,13 @@
 """``StreamStore``: creates, finds, lists, writes, reads, truncates and deletes streams.
 
-async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamStore(client) as streams:
-    await streams.create("orders/eu", retention="72h")
-    async with streams.writer("orders/eu") as writer:
-        position = await writer.append(b"...", key=b"42")
-    async for record in streams.reader("orders/eu"):
-        print(record.position, record.payload)
+For example:
+
+    async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamStore(client) as streams:
+        await streams.create("orders/eu", retention="72h")
+        async with streams.writer("orders/eu") as writer:
+            position = await writer.append(b"...", key=b"42")
+        async for record in streams.reader("orders/eu"):
+            print(record.position, record.payload)
 """
 
 from __future__ import annotations

@@ -256,50 +256,6 @@ class RetryPolicy:
             raise ArchiveUnavailable(message, outcome=Outcome.UNKNOWN) from error
 
 
-METRICS: Final = (
-    PartMetrics[RetryPolicy]()
-    .each(
-        MetricKind.COUNTER,
-        "tries_{}",
-        "tallybook_archive_tries_total",
-        "Tries of requests to the object store, by outcome; the end of an upload counts as one more.",
-        "answer",
-        ANSWERS,
-        lambda policy, answer: sum(count for kind, count in policy.stats.items() if kind.endswith(f"_{answer}")),
-    )
-    .meter(
-        "archive",
-        "tallybook_archive_request",
-        "Tries of requests to the object store",
-        lambda policy: policy.meter,
-    )
-    .counter(
-        "archive_wait_seconds",
-        "tallybook_archive_wait_seconds_total",
-        "Seconds in which any request waited because the store asked for fewer requests.",
-        lambda policy: policy.waits.seconds,
-    )
-    .counter(
-        "bytes_read",
-        "tallybook_archive_read_bytes_total",
-        "Bytes read from the object store.",
-        lambda policy: policy.stats.get("bytes_read", 0),
-    )
-    .counter(
-        "bytes_written",
-        "tallybook_archive_written_bytes_total",
-        "Bytes written to it.",
-        lambda policy: policy.stats.get("bytes_written", 0),
-    )
-    .gauge(
-        "request_rate_limit",
-        "tallybook_archive_request_rate_limit",
-        "Limit of requests per second, set when the store asked for fewer; +Inf: no limit.",
-        lambda policy: policy.rate.limit,
-    )
-)
-
-
 class RateLimitedUpload:
     """An ``Upload`` with a byte rate limit."""
 
@@ -430,3 +386,47 @@ class _Listing:
                 self._after, self._pages = page[-1].key, pages
                 return page
         return ()
+
+
+METRICS: Final = (
+    PartMetrics[RetryPolicy]()
+    .each(
+        MetricKind.COUNTER,
+        "tries_{}",
+        "tallybook_archive_tries_total",
+        "Tries of requests to the object store, by outcome; the end of an upload counts as one more.",
+        "answer",
+        ANSWERS,
+        lambda policy, answer: sum(count for kind, count in policy.stats.items() if kind.endswith(f"_{answer}")),
+    )
+    .meter(
+        "archive",
+        "tallybook_archive_request",
+        "Tries of requests to the object store",
+        lambda policy: policy.meter,
+    )
+    .counter(
+        "archive_wait_seconds",
+        "tallybook_archive_wait_seconds_total",
+        "Seconds in which any request waited because the store asked for fewer requests.",
+        lambda policy: policy.waits.seconds,
+    )
+    .counter(
+        "bytes_read",
+        "tallybook_archive_read_bytes_total",
+        "Bytes read from the object store.",
+        lambda policy: policy.stats.get("bytes_read", 0),
+    )
+    .counter(
+        "bytes_written",
+        "tallybook_archive_written_bytes_total",
+        "Bytes written to it.",
+        lambda policy: policy.stats.get("bytes_written", 0),
+    )
+    .gauge(
+        "request_rate_limit",
+        "tallybook_archive_request_rate_limit",
+        "Limit of requests per second, set when the store asked for fewer; +Inf: no limit.",
+        lambda policy: policy.rate.limit,
+    )
+)

@@ -1,7 +1,9 @@
 """The writing handles of the blocking client. They pass appends of other threads to the asyncio handles.
 
-any thread:   append_nowait -> bytes of the client's budget -> PendingAppend -> ThreadHandOff
-the loop:     ThreadHandOff -> LedgerWriter.append_admitted -> batches, as with asyncio
+The way of an append:
+
+    any thread:   append_nowait -> bytes of the client's budget -> PendingAppend -> ThreadHandOff
+    the loop:     ThreadHandOff -> LedgerWriter.append_admitted -> batches, as with asyncio
 """
 
 from __future__ import annotations

@@ -305,26 +305,26 @@ async def overview(world: ClientWorld) -> Overview:
     return make_overview(surveyed, await census(world, bookies))
 
 
-def make_overview(found: ClusterSurvey, counted: LedgerCensus | None) -> Overview:
+def make_overview(found: ClusterSurvey, ledger_census: LedgerCensus | None) -> Overview:
     """Combine a survey and, if the ledgers were counted, a census."""
-    named = counted.named if counted is not None else {}
-    limbo = counted.in_limbo if counted is not None else {}
+    named = ledger_census.named if ledger_census is not None else {}
+    limbo = ledger_census.in_limbo if ledger_census is not None else {}
     bookies = tuple(
         BookieView(
             name,
             found.alive.get(name),
             found.statuses.get(name),
             found.modes.get(name, RequestedMode.NORMAL),
-            None if counted is None else named.get(name, 0),
-            None if counted is None else limbo.get(name, 0),
-            () if counted is None else counted.first(name),
+            None if ledger_census is None else named.get(name, 0),
+            None if ledger_census is None else limbo.get(name, 0),
+            () if ledger_census is None else ledger_census.first(name),
             found.refusals.get(name, ""),
         )
         for name in sorted({*found.alive, *named})
     )
     return Overview(
         bookies,
-        None if counted is None else counted.ledgers,
+        None if ledger_census is None else ledger_census.ledgers,
         found.audit,
         found.audit_age_s,
         found.walk_age_s,

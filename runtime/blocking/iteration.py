@@ -1,7 +1,9 @@
 """Blocking iteration over an async iterator that runs on an event loop in another thread.
 
-the loop:     source -> Producer, a few items ahead
-any thread:   LoopIterator takes items from the producer; ItemIterator splits groups into items
+The way of an item:
+
+    the loop:     source -> Producer, a few items ahead
+    any thread:   LoopIterator takes items from the producer; ItemIterator splits groups into items
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Calls that open a handle, for ``await`` and for ``async with``.
 
-writer = await client.create_ledger()
+Either:
 
-async with client.create_ledger() as writer:      opens the handle, and closes it at the end of the block
-    await writer.append(b"hello")
+    writer = await client.create_ledger()
+
+    async with client.create_ledger() as writer:      opens the handle, and closes it at the end of the block
+        await writer.append(b"hello")
 """
 
 from __future__ import annotations

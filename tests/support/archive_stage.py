@@ -1,8 +1,10 @@
 """An object store and an offloader beside a small cluster, for short tests.
 
-async with ArchiveStage(cluster) as stage:
-    await stage.archive(ledger.id)
-    stage.client     # reads from the archive what bookies do not have
+For example:
+
+    async with ArchiveStage(cluster) as stage:
+        await stage.archive(ledger.id)
+        stage.client     # reads from the archive what bookies do not have
 """
 
 from __future__ import annotations
