@@ -24,8 +24,9 @@ from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
-from .format.root_file import decode_root_file, encode_root_file, read_root_file
+from .format.root_file import decode_root_file, encode_root_file
 from .objects.port import ObjectStore
+from .root_files import read_root_file
 
 MANIFEST_KEY: Final = "_manifest.parquet"
 """Spark and pyarrow ignore files whose names begin with an underscore."""

@@ -22,8 +22,9 @@ from tallybook.core.limits import MIB
 from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.runtime.tasks import Workers
 
-from .format.root_file import decode_root_file, encode_root_file, read_root_file
+from .format.root_file import decode_root_file, encode_root_file
 from .objects.port import ObjectStore
+from .root_files import read_root_file
 
 RECORDS_KEY: Final = "_records.parquet"
 FORMAT: Final = 1

@@ -2,5 +2,5 @@
 
 ``schema`` has the columns and object names, ``index_codec`` the index as bytes, ``index_tables`` the index in memory,
 ``batch_rows`` converts batches to rows and back, ``row_groups`` decodes row groups, ``page_scan`` finds pages,
-``root_file`` encodes the files at the root of a bucket. No object store calls except in ``root_file``.
+``root_file`` encodes the files at the root of a bucket. Nothing here calls an object store.
 """

@@ -6,23 +6,16 @@ Parquet's own checksums cover pages, but not page headers and the footer.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile, NewerFormat, ObjectDamaged, ObjectMissing
-from tallybook.runtime.tasks import Workers
+from tallybook.core.errors import DamagedFile, NewerFormat
 
-from ..objects.port import ObjectStore
-from ..objects.probe import info_if_there
-
-_T = TypeVar("_T")
 _CRC_KEY: Final = b"tallybook.crc32c"
-_TRIES: Final = 2
-"""A file that is replaced during a read looks damaged, once."""
 
 
 def encode_root_file(table: pa.Table, kind: str, version: int, values: Mapping[str, str], **options: Any) -> bytes:
@@ -76,34 +69,3 @@ def _checksum(table: pa.Table, footer: Mapping[str, str]) -> int:
         plain = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
         crc = crc32c("\n".join([name, *map(str, plain.to_pylist())]).encode(), crc)
     return int(crc)
-
-
-async def read_root_file(
-    store: ObjectStore, workers: Workers, key: str, max_bytes: int, decode: Callable[[bytes, str], _T]
-) -> _T | None:
-    """Read a file at the root of a bucket; ``None`` if it does not exist.
-
-    Args:
-        decode: takes the bytes of the file, and its name in messages.
-
-    Raises:
-        ObjectDamaged, DamagedFile: it is unreadable.
-        NewerFormat: a newer Tallybook wrote it.
-        ArchiveKeyMissing: it is encrypted with a missing key.
-        ArchiveUnavailable, ArchiveDenied: the store does not return it.
-    """
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            found = await info_if_there(store, key)
-            if found is None:
-                return None
-            if not 0 < found.size_bytes <= max_bytes:
-                raise DamagedFile(f"{store.url}: {key} has {found.size_bytes:,} bytes")
-            data = await store.read(key, 0, found.size_bytes)
-            return await workers.run(decode, data, f"{store.url}: {key}")
-        except ObjectMissing:
-            return None
-        except (ObjectDamaged, DamagedFile):
-            if not tries_left:
-                raise
-    return None
