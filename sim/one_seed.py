@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from .configuration.run_configuration import configuration_of_seed
 from .deterministic import Leak, SimLoop, Stuck, Unhandled, World, run_untraced
-from .faults.run_configuration import configuration_of_seed
 from .oracle.oracle import InvariantBroken
 from .run import RunOutcome, run_scenario
 

@@ -3,7 +3,7 @@
     boot       every bookie starts, without faults
     safety     clients work while the nemesis injects faults
     heal       faults end; bookies restart from their disks
-    liveness   clients make progress and finish (``oracle/liveness.py``)
+    liveness   clients make progress and finish (``checks/liveness.py``)
     audit      every ledger is read and compared with what was acknowledged
     restored   in some runs the metadata store is replaced by an older copy of itself
 
@@ -23,24 +23,24 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
+from .checks.archive_liveness import audit_archive
+from .checks.archive_oracle import ArchiveOracle, check_drops
+from .checks.audit import audit
+from .checks.budgets import check_budgets
+from .checks.liveness import await_bookies, finish_clients
+from .checks.restored_store import OlderCopy
+from .checks.stream_liveness import audit_streams
 from .cluster.bookie_node import BookieNode, with_name
 from .cluster.bucket import Bucket
 from .cluster.metadata import MetadataFaults, SimMetadata
 from .cluster.process import SimEnvironment
+from .configuration.run_configuration import MISSING_SECONDS, RunConfiguration, draw_configuration
+from .configuration.stream_configuration import small_limits
 from .coverage import CoverageMarks
 from .deterministic import SimNet, World
 from .faults.nemesis import Nemesis
-from .faults.run_configuration import MISSING_SECONDS, RunConfiguration, draw_configuration
-from .faults.stream_configuration import small_limits
-from .oracle.archive_liveness import audit_archive
-from .oracle.archive_oracle import ArchiveOracle, check_drops
-from .oracle.audit import audit
-from .oracle.budgets import check_budgets
-from .oracle.liveness import await_bookies, finish_clients
 from .oracle.oracle import Oracle
-from .oracle.restored_store import OlderCopy
 from .oracle.stream_ledgers import StreamLedgers
-from .oracle.stream_liveness import audit_streams
 from .supervised_tasks import vital
 from .workload.history import History
 from .workload.ledgers import Workload

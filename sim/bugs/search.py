@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..faults.run_configuration import configuration_of_seed
+from ..configuration.run_configuration import configuration_of_seed
 from ..one_seed import run_quietly
 from .catalogue import BUGS, planted
 

@@ -50,8 +50,8 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
 from ..deterministic import Latency, SimClock, SimDisk
-from ..faults.injected_damage import BatchKey, InjectedDamage
 from ..memory_bookie.index import MemoryIndex
+from ..oracle.injected_damage import BatchKey, InjectedDamage
 from ..oracle.observed_bookie import ObservedBookie
 from ..stage.left_disk import truncated_logs
 from .process import SimEnvironment, SimProcess

@@ -1,6 +1,4 @@
-"""What a seed decides: the configuration of its run, and the faults that strike.
+"""Faults that strike during a run.
 
-``run_configuration`` draws the configuration; ``*_configuration`` draw parts of it and ``mixes`` lists fault mixes.
-``nemesis`` injects the faults, with one module for each larger kind. ``injected_damage`` logs damage to durable data,
-which alone excuses a loss. No checks belong here.
+``nemesis`` injects them, as the run's configuration says, with one module for each larger kind. No checks belong here.
 """

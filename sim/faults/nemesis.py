@@ -21,6 +21,7 @@ from tallybook.runtime.rng import Rng
 
 from ..cluster.bookie_node import BookieNode
 from ..cluster.process import SimEnvironment, SimProcess
+from ..configuration.run_configuration import RunConfiguration, pick
 from ..deterministic import DiskOperation, Effect, SimClock, SimDisk
 from ..workload.ledgers import Workload
 from ..workload.repairers import MAX_FREEZE_SECONDS as REPAIRERS_FREEZE_SECONDS
@@ -28,7 +29,6 @@ from ..workload.repairers import RepairNemesis
 from .archive_faults import ArchiveNemesis
 from .forged_adds import contradict
 from .missing_rows import RowsAway
-from .run_configuration import RunConfiguration, pick
 
 MAX_DOWN_SECONDS: Final = 10.0
 MIN_FREEZE_SECONDS: Final = 0.001

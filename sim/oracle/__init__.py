@@ -1,6 +1,6 @@
-"""Checks of a simulated run: which invariant does it violate, and does it make progress after healing?
+"""Checks while a simulated run goes on: which invariant does it violate?
 
-``oracle`` is the entrance: it records acknowledgements and violations while the run goes on; ``observed_bookie``,
-``archive_oracle`` and ``stream_ledgers`` feed it. ``liveness`` and ``audit`` run after healing, with one module for
-each larger check. Checks read product state, also private state; they must not change what the product does.
+``oracle`` is the entrance: it records acknowledgements and violations; ``observed_bookie`` and ``stream_ledgers`` feed
+it. ``injected_damage`` logs damage to durable data, which alone excuses a loss. It knows no actors and no faults, and
+must not change what the product does.
 """

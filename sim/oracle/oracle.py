@@ -26,7 +26,7 @@ from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, NoSuc
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
 
-from ..faults.injected_damage import InjectedDamageLog
+from .injected_damage import InjectedDamageLog
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from tallybook.runtime.tasks import Tasks
 
 from ..cluster.bucket import ProcessArchive
 from ..cluster.process import SimEnvironment, SimProcess
+from ..configuration.run_configuration import RunConfiguration, pick
 from ..deterministic import SimClock
-from ..faults.run_configuration import RunConfiguration, pick
 from ..oracle.oracle import ATTEMPT, check_listing
 from ..supervised_tasks import vital
 from .history import History, LedgerEnd, Operation, OperationKind, Reading

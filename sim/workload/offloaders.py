@@ -20,8 +20,8 @@ from tallybook.runtime.tasks import InlineWorkers
 
 from ..cluster.bucket import Bucket
 from ..cluster.process import SimProcess
+from ..configuration.archive_configuration import ArchiveConfiguration
 from ..deterministic import SimClock
-from ..faults.archive_configuration import ArchiveConfiguration
 from ..oracle.oracle import Oracle
 from .history import History, LedgerEnd
 from .ledgers import ClientProcess, Workload

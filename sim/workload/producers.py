@@ -17,7 +17,7 @@ from tallybook.core.errors import InvariantViolation, Outcome, PositionMismatch,
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
 from tallybook.stream.position import RecordAddress
 
-from ..faults.run_configuration import pick
+from ..configuration.run_configuration import pick
 from .stream_history import ANYTHING, AppendAttempt, StreamFacts, WriterSession
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 from ..cluster.process import SimEnvironment, SimProcess
+from ..configuration.repair_configuration import OVER_REPLICATION_DELAY_S, RepairConfiguration
 from ..deterministic import SimClock
-from ..faults.repair_configuration import OVER_REPLICATION_DELAY_S, RepairConfiguration
 from ..oracle.oracle import KnownLedger, Oracle
 from ..supervised_tasks import vital
 from .idle_ledger import open_idle_ledger

@@ -31,9 +31,9 @@ from tallybook.metadata.stream_use import STREAM
 from tallybook.stream import Cursor, Gap, Position, Start, StreamReader, StreamStore, SubscriptionReader
 from tallybook.stream.position import TAG_CHARS
 
+from ..configuration.run_configuration import RunConfiguration, pick
+from ..configuration.stream_configuration import LIES, StreamConfiguration
 from ..deterministic import SimClock
-from ..faults.run_configuration import RunConfiguration, pick
-from ..faults.stream_configuration import LIES, StreamConfiguration
 from ..oracle.oracle import Oracle
 from .producers import RecordSource, StreamProducer
 from .stream_history import ReadRecord, StreamHistory, StreamReading, SubscriptionProgress

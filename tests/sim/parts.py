@@ -21,8 +21,8 @@ from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.service import RepairService
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.configuration.run_configuration import RunConfiguration
 from tallybook.sim.deterministic import World
-from tallybook.sim.faults.run_configuration import RunConfiguration
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, lines

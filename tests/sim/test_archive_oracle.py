@@ -17,10 +17,10 @@ from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.ledger.archived import ArchiveAttempt, begin_archiving, commit_archived, release_copies
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.checks.archive_oracle import ArchiveOracle
 from tallybook.sim.cluster.bucket import Bucket, BucketFaults
 from tallybook.sim.coverage import CoverageMarks
 from tallybook.sim.deterministic import World
-from tallybook.sim.oracle.archive_oracle import ArchiveOracle
 from tallybook.sim.oracle.oracle import Oracle
 from tallybook.sim.workload.history import History
 

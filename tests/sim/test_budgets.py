@@ -12,7 +12,7 @@ import pytest
 from tallybook.bookie.write.add_path import AddPath
 from tallybook.bookie.write.admission import Admission
 from tallybook.client.budget import ByteBudget
-from tallybook.sim.faults.run_configuration import RunConfiguration, configuration_of_seed
+from tallybook.sim.configuration.run_configuration import RunConfiguration, configuration_of_seed
 from tallybook.sim.one_seed import run_quietly
 
 SEEDS = 4

@@ -26,8 +26,8 @@ from tallybook.repair.service import RepairService
 from tallybook.repair.status.check import CopyCheck
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.cluster.bookie_node import BookieNode
+from tallybook.sim.configuration.run_configuration import draw_configuration
 from tallybook.sim.deterministic import World
-from tallybook.sim.faults.run_configuration import draw_configuration
 from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all

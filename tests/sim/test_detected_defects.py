@@ -19,13 +19,13 @@ from tallybook.offload.bucket.janitor import BucketJanitor
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
 from tallybook.sim import run as run_module
+from tallybook.sim.checks import archive_liveness as settling
+from tallybook.sim.checks import liveness
+from tallybook.sim.configuration.run_configuration import configuration_of_seed
 from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.faults import nemesis
 from tallybook.sim.faults.nemesis import Nemesis, rotting
-from tallybook.sim.faults.run_configuration import configuration_of_seed
 from tallybook.sim.one_seed import run_quietly
-from tallybook.sim.oracle import archive_liveness as settling
-from tallybook.sim.oracle import liveness
 from tallybook.sim.oracle.observed_bookie import ObservedBookie
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 from tallybook.sim.workload.ledgers import Workload

@@ -10,9 +10,9 @@ from tallybook.bookie.read.read_path import ReadPath
 from tallybook.bookie.storage.location import Location
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import EntryCorrupt
-from tallybook.sim.faults.injected_damage import InjectedDamageLog
-from tallybook.sim.faults.run_configuration import configuration_of_seed
+from tallybook.sim.configuration.run_configuration import configuration_of_seed
 from tallybook.sim.one_seed import run_quietly
+from tallybook.sim.oracle.injected_damage import InjectedDamageLog
 
 LIFE = Incarnation("uuid", 3)
 LATER = Incarnation("uuid", 4)

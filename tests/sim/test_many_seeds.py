@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from tallybook.sim.configuration.mixes import FAULT_MIXES
+from tallybook.sim.configuration.run_configuration import configuration_of_seed
 from tallybook.sim.coverage import ENOUGH_SEEDS, marks_of_the_product
-from tallybook.sim.faults.mixes import FAULT_MIXES
-from tallybook.sim.faults.run_configuration import configuration_of_seed
 from tallybook.sim.one_seed import run_quietly
 from tallybook.sim.results import sources
 

@@ -15,9 +15,9 @@ from tallybook.core.errors import BookieUnavailable, LedgerClosed, LedgerFenced,
 from tallybook.core.limits import MIB
 from tallybook.metadata.ledger.model import LedgerState
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.checks.budgets import check_budgets
+from tallybook.sim.configuration.run_configuration import draw_configuration
 from tallybook.sim.deterministic import World
-from tallybook.sim.faults.run_configuration import draw_configuration
-from tallybook.sim.oracle.budgets import check_budgets
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.scenario import lines, read_all
 from tallybook.sim.workload.ledgers import ClientProcess

@@ -13,11 +13,11 @@ import pytest
 
 from tallybook.runtime.rng import Rng, SeededRng
 from tallybook.sim.bugs.catalogue import BUGS, planted
+from tallybook.sim.checks.restored_store import Restoration
+from tallybook.sim.configuration.run_configuration import MISSING_SECONDS, draw_configuration
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.faults.metadata_restore import copy_of
-from tallybook.sim.faults.run_configuration import MISSING_SECONDS, draw_configuration
 from tallybook.sim.oracle.oracle import InvariantBroken
-from tallybook.sim.oracle.restored_store import Restoration
 from tallybook.sim.run import Universe
 
 from .parts import checked_universe

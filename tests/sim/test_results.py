@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from tallybook.sim.chaos import tally
+from tallybook.sim.configuration.run_configuration import configuration_of_seed
 from tallybook.sim.coverage import ENOUGH_SEEDS, MARKS_OF_MANY_SEEDS, marks_of_the_product
-from tallybook.sim.faults.run_configuration import configuration_of_seed
 from tallybook.sim.many import ManySeeds, WorkerReport
 from tallybook.sim.one_seed import SeedReport
 from tallybook.sim.results import CHAOS_TOO, ROOT, Results, code_hash, sources

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.faults.run_configuration import configuration_of_seed, draw_configuration
-from tallybook.sim.faults.stream_configuration import small_limits
-from tallybook.sim.oracle.stream_check import check_streams
+from tallybook.sim.checks.stream_check import check_streams
+from tallybook.sim.configuration.run_configuration import configuration_of_seed, draw_configuration
+from tallybook.sim.configuration.stream_configuration import small_limits
 from tallybook.sim.workload.history import OperationOutcome
 from tallybook.sim.workload.stream_history import (
     AppendAttempt,

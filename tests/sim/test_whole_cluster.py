@@ -11,9 +11,9 @@ import pytest
 
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim import one_seed
-from tallybook.sim.faults.archive_configuration import ARCHIVE_FAULTS
-from tallybook.sim.faults.repair_configuration import REPAIR_FAULTS
-from tallybook.sim.faults.run_configuration import FAULTS, LOSSES_OF_METADATA, draw_configuration
+from tallybook.sim.configuration.archive_configuration import ARCHIVE_FAULTS
+from tallybook.sim.configuration.repair_configuration import REPAIR_FAULTS
+from tallybook.sim.configuration.run_configuration import FAULTS, LOSSES_OF_METADATA, draw_configuration
 from tallybook.sim.one_seed import run
 
 SEEDS = range(3)

@@ -13,7 +13,7 @@ from tallybook.core.errors import EntryCorrupt, EntryUnknown
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import SECTOR_BYTES
 
-from ..faults.run_configuration import pick
+from ..configuration.run_configuration import pick
 
 if TYPE_CHECKING:
     from ..run import Universe

@@ -17,8 +17,8 @@ from tallybook.archive.format.schema import object_id_of
 from tallybook.metadata.ledger.model import LedgerMetadata
 
 from ..cluster.bucket import Bucket
+from ..oracle.oracle import Oracle
 from ..workload.history import History
-from .oracle import Oracle
 
 if TYPE_CHECKING:
     from ..cluster.bookie_node import BookieNode

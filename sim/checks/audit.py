@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tallybook.core.errors import NoSuchLedger, TallybookError
 
+from ..oracle.oracle import KnownLedger
 from ..workload.history import Reading, check
 from ..workload.ledgers import ClientProcess, CreatedLedger
 from ..workload.repairers import problem_of
-from .oracle import KnownLedger
 from .restart_twice import check_restart_idempotence
 
 if TYPE_CHECKING:

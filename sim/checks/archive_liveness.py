@@ -24,8 +24,8 @@ from tallybook.offload.verify import verify_objects
 from tallybook.runtime.tasks import InlineWorkers
 
 from ..cluster.bucket import FOREIGN_KEY
+from ..oracle.oracle import AckedBatch
 from ..supervised_tasks import vital
-from .oracle import AckedBatch
 
 if TYPE_CHECKING:
     from ..run import Universe
