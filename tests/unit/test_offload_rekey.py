@@ -130,7 +130,7 @@ async def test_the_key_of_an_encrypted_copy_is_fetched_once_for_all_that_is_read
 
 
 async def test_what_changes_while_it_is_encrypted_is_not_encrypted(monkeypatch):
-    """The key follows from what was there first: something else must never be sealed with it."""
+    """The key follows from what was there first: something else must never be encrypted with it."""
     below = await some_objects()
     store = store_of(below, InMemoryKeys(2, others=OLD))
     read, asked = store.read_plain, [0]
@@ -141,7 +141,7 @@ async def test_what_changes_while_it_is_encrypted_is_not_encrypted(monkeypatch):
 
     monkeypatch.setattr(store, "read_plain", other)
     found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
-    assert (found[0].outcome, "changed while it was sealed" in found[0].problem) == (FAILED, True)
+    assert (found[0].outcome, "changed while it was encrypted" in found[0].problem) == (FAILED, True)
     assert not await store.is_encrypted(OBJECTS[2])
     assert await below.read(OBJECTS[2], 0, len(TEXT)) == TEXT
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.store import BadVersion, MetadataStore, Ok
+from tallybook.metadata.store import MetadataStore, Ok
 from tallybook.metadata.transactions import (
     EVERYTHING,
     Transaction,
@@ -41,7 +40,6 @@ from tallybook.metadata.transactions import (
 )
 from tallybook.metadata.transactions.model import settled, transaction_of
 from tallybook.metadata.transactions.sink_record import Committed
-from tallybook.metadata.wrapped_store import WrappedStore
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng
 
@@ -590,31 +588,3 @@ async def test_a_write_of_the_commit_that_lands_late_cannot_name_ledgers_that_we
         assert await stage.visible() == old
         last = await last_committed(stage.store, SINK)
         assert last is None or last.number == 0
-
-
-class TakenStore(WrappedStore):
-    """Another process is always first; notes when a record would have been written."""
-
-    def __init__(self, store: MetadataStore, clock: FreeClock) -> None:
-        super().__init__(store)
-        self.clock = clock
-        self.tried_at: list[float] = []
-
-    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> BadVersion:
-        self.tried_at.append(self.clock.now)
-        return BadVersion()
-
-
-async def test_committers_that_collide_pause_for_different_times_before_they_try_again():
-    stage = Stage()
-    ledgers = await stage.attempt(0, 1)
-    found = []
-    for seed in (1, 2):
-        clock = FreeClock()
-        store = TakenStore(stage.store, clock)
-        with pytest.raises(MetadataConflict):
-            await commit(store, LedgerUpdater(store, clock, SeededRng(seed)), Transaction(SINK, 0), ledgers)
-        assert all(earlier < later for earlier, later in pairwise(store.tried_at))
-        assert 1 < store.tried_at[-1] < 5, "the first tries follow soon, the last ones a quarter of a second apart"
-        found.append(store.tried_at)
-    assert set(found[0]).isdisjoint(found[1][1:])
