@@ -10,7 +10,7 @@ from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.ledgers.state import TOMBSTONE, decode_row, encode_row
 from tallybook.bookie.storage.entry_log.format import LedgerShare
 from tallybook.core.add_kind import AddKind
-from tallybook.core.errors import EntryUnknown, MetadataUnavailable, NoSuchLedger
+from tallybook.core.errors import DiskFull, EntryUnknown, MetadataUnavailable, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY, ledger_identity
 from tallybook.core.limits import BLOCK_BYTES, KIB, SECTOR_BYTES
 from tallybook.sim.deterministic import SimDisk, World
@@ -170,19 +170,29 @@ async def test_a_ledger_of_which_only_the_damaged_journal_knew_stays_gone_once_i
 # -- while others are at it -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("full", "full_times", "is_slow", "dropped"),
+    [("", 0, True, 0), ("entrylog", 2, False, 1), ("entrylog", 1, True, 0), ("changes.log", 3, False, 0)],
+    ids=["slow", "no space for its batches", "space again, and slow", "no space for its rows"],
+)
 @collecting()
-async def test_what_a_checkpoint_is_writing_is_dropped_in_the_next_pass(node: DiskBookie, world: World) -> None:
+async def test_what_a_checkpoint_is_writing_is_dropped_in_the_next_pass(
+    node: DiskBookie, world: World, *, full: str, full_times: int, is_slow: bool, dropped: int
+) -> None:
     await fill(node, DROPPED, 0)
     await node.add(batch_of(1, ledger_id=DROPPED))
     node.metadata.dispositions[DROPPED] = LedgerDisposition.RELEASED
-    node.disk.fail("sync", "entrylog", error=None, delay_seconds=5)
+    node.disk.fail("write", full, times=full_times, error=DiskFull)
+    node.disk.fail("sync", "entrylog", times=int(is_slow), error=None, delay_seconds=5)
     flush = asyncio.ensure_future(node.bookie.flush())
-    await world.clock.sleep(1)
+    await world.clock.sleep(1.5)
     await node.bookie.collect()
-    await is_gone(node)
-    assert node.bookie.stats()["ledgers_dropped_total"] == 0
+    with pytest.raises(NoSuchLedger):
+        await node.bookie.read_batches(DROPPED, 0, 0, 1)
+    assert node.bookie.stats()["ledgers_dropped_total"] == dropped
     await flush
-    assert await with_rows(node) == [DROPPED]
+    await is_gone(node)
+    assert await with_rows(node) == ([] if dropped else [DROPPED])
     await node.bookie.collect()
     assert await with_rows(node) == []
 
