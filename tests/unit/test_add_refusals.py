@@ -65,6 +65,7 @@ def test_every_error_means_to_a_writer_what_its_class_says(error: type[e.Tallybo
     if machine.error is not None:
         assert type(machine.error) is error
         assert "b1" in machine.error.message
+        assert error is not e.EntryTooLarge or f" {len(good_batch())} bytes" in machine.error.message
 
 
 @pytest.mark.parametrize(("code", "means"), [(199, ENDS), (299, LOSES), (399, LOSES), (999, LOSES)])

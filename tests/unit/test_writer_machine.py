@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tallybook.client.writer.actions import (
+    BatchLimitsKnown,
     ChangeEnsemble,
     Confirmed,
     Died,
@@ -279,3 +280,16 @@ def test_nothing_is_sent_or_confirmed_after_death() -> None:
     assert machine.acked(0, 0, "a") == machine.acked(1, 0, "b") == []
     assert machine.connected(0, 1.0) == machine.tick(100.0) == machine.disconnected(1, 2.0) == []
     assert machine.lac == -1
+
+
+def test_only_a_bookie_that_takes_what_is_in_flight_replaces_another() -> None:
+    limits = {"a": 1000, "b": 1000, "small": BATCH_BYTES - 1, "fits": BATCH_BYTES}
+    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], rules(max_changes=1), now=0.0, limits=limits)
+    assert [machine.connected(0, 0.0), machine.tick(0.1), machine.connected(1, 0.1)] == [[], [], []]
+    assert machine.tick(0.2) == [BatchLimitsKnown()], "a quorum does not wait for the limit of the third"
+    machine.submit(0, 0, 1, bytes(BATCH_BYTES), 0.2)
+    machine.gone(2)
+    assert machine.begin_change({2: "small"}, 0.2) == []
+    [change] = machine.begin_change({2: "fits"}, 0.2)
+    assert isinstance(change, ChangeEnsemble)
+    assert change.wanted.bookies == ("a", "b", "fits")
