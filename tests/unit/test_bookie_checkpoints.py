@@ -138,14 +138,24 @@ async def test_j25_losing_power_right_after_a_checkpoint_loses_nothing(node):
 async def test_a_checkpoint_comes_by_itself_when_the_interval_has_passed_and_not_where_there_is_nothing_new(
     node, world
 ):
-    await fill(node, 1)
+    [batch] = await fill(node, 1)
     await world.clock.sleep(11)
-    assert node.bookie.stats()["flushed_batches_total"] == 1
-    assert node.bookie.stats()["write_cache_bytes"] == 0
+    names = ("checkpoints_total", "flushed_batches_total", "flushed_bytes_total", "write_cache_bytes")
+    assert [node.bookie.stats()[name] for name in names] == [1, 1, len(batch), 0]
     await world.clock.sleep(60)
     seen = writes_after(node)
     await world.clock.sleep(60)
     assert seen == []
+
+
+@on_a_bookie()
+async def test_a_checkpoint_begins_when_the_journal_is_half_full(node, world):
+    used, lac = 0.0, 0
+    while not node.bookie.stats()["checkpoints_total"]:
+        await node.bookie.write_lac(1, lac, b"")
+        used, lac = max(used, node.bookie.stats()["journal_used_fraction"]), lac + 1
+    assert 0.4 < used < 0.6
+    assert world.clock.monotonic() < 10
 
 
 @on_a_bookie()
