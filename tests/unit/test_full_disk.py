@@ -19,7 +19,7 @@ ROOM_BYTES = 800 * KIB
 FILLER = "/data/of-another-program"
 READ_ONLY = BookieReadOnly.wire_code
 SETTINGS = tiny_settings(
-    entry_log_bytes=32 * KIB, flush_interval_ms=500, collect_interval_ms=1_000, compact_below_percent=50
+    entry_log_bytes=32 * KIB, flush_interval_ms=500, collect_interval_ms=900, compact_below_percent=50
 )
 POLL_SECONDS = 0.5
 """Concurrent writes leave compaction some space before the disk is full, as on a disk of ordinary size."""

@@ -85,12 +85,15 @@ async def test_e07_a_deleted_ledger_is_dropped_in_the_second_pass_and_kept_where
     for ledger_id in (DROPPED, foreign):
         await fill(node, ledger_id, 0)
         node.metadata.dispositions[ledger_id] = LedgerDisposition.DELETED
+    assert node.bookie.stats()["ledgers_deleted"] == 0
     await node.bookie.collect()
     assert await with_rows(node) == [DROPPED, foreign]
+    assert node.bookie.stats()["ledgers_deleted"] == 1
     assert (await node.bookie.read_batches(DROPPED, 0, 0, 1)).batches
     for _ in range(3):
         await node.bookie.collect()
         assert await with_rows(node) == [foreign]
+        assert node.bookie.stats()["ledgers_deleted"] == 0
     await is_gone(node)
     assert (await node.bookie.read_batches(foreign, 0, 0, 1)).batches
 
