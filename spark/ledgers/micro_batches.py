@@ -78,7 +78,7 @@ class LedgerStreamReader(MicroBatchReader):
         return read_rows(self._options, self._schema, partition)
 
     def _closed(self, offset: StreamOffset) -> list[ClosedLedger]:
-        return self._location.ask(lambda location: self._looked(location, offset))
+        return self._location.ask(lambda location: self._closed_ledgers(location, offset))
 
     def _cluster_id(self) -> str:
         async def ask(location: LedgerLocation) -> str:
@@ -86,7 +86,7 @@ class LedgerStreamReader(MicroBatchReader):
 
         return self._location.ask(ask)
 
-    async def _looked(self, location: LedgerLocation, offset: StreamOffset) -> list[ClosedLedger]:
+    async def _closed_ledgers(self, location: LedgerLocation, offset: StreamOffset) -> list[ClosedLedger]:
         options, found = self._options, []
         check_checkpoint(location, offset.cluster_id)
         view = await location.view()
