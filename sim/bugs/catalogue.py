@@ -169,6 +169,14 @@ def _recover_from_0(right: Any) -> Any:
     return read
 
 
+def _holder_of_any_entry(right: Any) -> Any:
+    def holder(self: Any, entry_id: int, position: int) -> str:
+        bookie: str = right(self, max(entry_id, self.metadata.last_fragment.first_entry_id), position)
+        return bookie
+
+    return holder
+
+
 def _lac_of_unacked(right: Any) -> Any:
     def encode_batch(ledger_id: int, first: int, payloads: Any, **facts: Any) -> bytes:
         facts["lac"] = first - 1
@@ -438,8 +446,8 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "recover from 0": Bug(
         "a recovery starts at entry 0, below the last fragment",
-        "I1 I2 I10 L1",
-        [(RecoveryMachine, "_read", _recover_from_0)],
+        "I1 I2 I10 I26 L1",
+        [(RecoveryMachine, "_read", _recover_from_0), (RecoveryMachine, "_holder", _holder_of_any_entry)],
     ),
     "LAC from unacked": Bug(
         "a batch carries a LAC of entries that are not confirmed",

@@ -87,6 +87,7 @@ class ObservedBookie:
                 oracle.acked(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
                 if kind is AddKind.RECOVERY:
                     oracle.mark("bookie: recovery add")
+                    oracle.written_back(bookie.bookie_id, batch)
             else:
                 too_large = answer.code == EntryTooLarge.wire_code and by_writer
                 oracle.expect(not too_large, "I24", f"{bookie.bookie_id} was sent a batch of {len(batch)} bytes")

@@ -312,6 +312,16 @@ class Oracle:
         if first == known.confirmable + 1:
             self._advance(known)
 
+    def written_back(self, bookie_id: str, batch: Buffer) -> None:
+        """Record that a bookie acked a batch that a recovery wrote back; these are only entries of the last fragment (I26)."""
+        header = decode_header(batch)
+        known = self.ledgers.get(header.ledger_id)
+        if known is None or known.written_to is None:
+            return
+        begins = known.written_to.last_fragment.first_entry_id
+        detail = f"a recovery wrote entry {header.first_entry_id} of ledger {header.ledger_id} back to {bookie_id}"
+        self.expect(header.first_entry_id >= begins, "I26", f"{detail}, and its last fragment begins at {begins}")
+
     def _check_beyond_end(self, known: KnownLedger, first: int) -> None:
         """The entry directly above the end that a recovery chose never gets an ack quorum (I5).
 
