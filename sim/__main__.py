@@ -16,6 +16,7 @@ import logging
 import multiprocessing
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from .bugs.catalogue import BUGS, planted
@@ -55,9 +56,10 @@ def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
     """Search up to ``seeds`` seeds for each planted bug and print which invariant detected it."""
     searches, code = [], code_hash()
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        for found in [pool.apply_async(search, (name, seeds)) for name in names]:
-            searches.append(found.get())
-            say(row(searches[-1]))
+        for found in pool.imap_unordered(partial(search, seeds=seeds), names):
+            searches.append(found)
+            say(row(found))
+    searches.sort(key=lambda each: names.index(each.bug))
     missed = [each.bug for each in searches if each.found is None]
     say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
     if code != code_hash():
