@@ -84,6 +84,16 @@ def test_a_recovery_that_drops_what_an_ack_quorum_holds_is_detected(watched: Wat
     assert watched.found == ["I2"]
 
 
+def test_a_recovery_that_writes_entries_of_an_earlier_fragment_back_is_detected(watched: Watched) -> None:
+    changed = change_ensemble(OPEN, OPEN.last_fragment, 3, ("b0", "b1", "b3"))
+    watched.oracle.changed(1, OPEN, changed)
+    watched.oracle.changed(1, changed, begin_recovery(changed))
+    watched.oracle.written_back("b1", batch_of(3))
+    assert not watched.found
+    watched.oracle.written_back("b1", batch_of(2))
+    assert watched.found == ["I26"]
+
+
 def test_a_recovery_may_close_before_what_another_one_is_still_adding(watched: Watched) -> None:
     watched.ack(3, by=("b0",))
     watched.oracle.acked("b1", life("b1"), batch_of(3, payload=b"entry"), by_writer=False)
