@@ -13,6 +13,7 @@ import typer
 from tallybook.core.errors import InvalidArgument, RequestTimeout
 from tallybook.core.quantities import counted
 from tallybook.metadata.records.bookie_modes import RequestedMode
+from tallybook.metadata.store import BookieMode
 
 from ..options import Json, Metadata
 from ..output import ResultFields, print_json
@@ -28,6 +29,9 @@ _WHY_SECONDS: Final = 20.0
 """Seconds between two searches for why ledgers still name the bookie: each asks bookies for copies."""
 _WHY_WITHIN_SECONDS: Final = 5.0
 """Time-out of such a search, also if a bookie hangs."""
+_REGISTERED_SECONDS: Final = 10.0
+"""Limit of the wait until a bookie follows a mode. It polls for it every two seconds."""
+_REGISTERED_POLL_SECONDS: Final = 0.2
 
 BookieArgument = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
 
@@ -93,10 +97,47 @@ def readonly(
     off: Annotated[bool, typer.Option("--off", help="Let it accept writes again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a bookie read-only. It keeps its copies and serves readers."""
-    mode = run(_switch(metadata, bookie_id, RequestedMode.READ_ONLY, on=not off))
-    text = f"{bookie_id} takes writes again" if off else f"{bookie_id} accepts no more writes"
-    _show({"bookie_id": bookie_id, "wanted": mode.value}, text, as_json)
+    """Make a bookie read-only. It keeps its copies and serves readers.
+
+    The command waits up to ten seconds until the bookie has registered as read-only: until then, clients may choose it.
+    """
+    wanted, registered = run(_switch_read_only(metadata, bookie_id, read_only=not off))
+    record = {"bookie_id": bookie_id, "wanted": wanted.value, "mode": None if registered is None else registered.value}
+    _show(record, _read_only_text(bookie_id, registered, off=off), as_json)
+
+
+def _read_only_text(bookie_id: str, registered: BookieMode | None, *, off: bool) -> str:
+    if registered is None:
+        return f"{bookie_id} is away: when it is back, it will accept {'writes again' if off else 'no more writes'}"
+    if off:
+        return (
+            f"{bookie_id} accepts writes again"
+            if registered is BookieMode.WRITABLE
+            else f"{bookie_id} is no longer read-only by order, but accepts no writes yet: 'cluster status' says why"
+        )
+    return (
+        f"{bookie_id} accepts no more writes"
+        if registered is BookieMode.READ_ONLY
+        else f"{bookie_id} is ordered to be read-only, but still accepts writes: 'cluster status' shows its mode"
+    )
+
+
+async def _switch_read_only(
+    metadata: str, bookie_id: str, *, read_only: bool
+) -> tuple[RequestedMode, BookieMode | None]:
+    """Order the mode, and wait until the bookie follows it; returns the ordered and the registered mode."""
+    from ..cluster_client import cluster  # noqa: PLC0415
+
+    expected = BookieMode.READ_ONLY if read_only else BookieMode.WRITABLE
+    async with cluster(metadata) as client:
+        membership, clock = client.world.membership, client.world.clock
+        wanted = await _switched(client, bookie_id, RequestedMode.READ_ONLY, on=read_only)
+        deadline = clock.monotonic() + _REGISTERED_SECONDS
+        while True:
+            info = (await membership.bookies()).get(bookie_id)
+            if info is None or info.mode is expected or clock.monotonic() >= deadline:
+                return wanted, None if info is None else info.mode
+            await clock.sleep(_REGISTERED_POLL_SECONDS)
 
 
 async def _switch(metadata: str, bookie_id: str, mode: RequestedMode, *, on: bool) -> RequestedMode:

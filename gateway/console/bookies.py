@@ -54,7 +54,7 @@ class ConsoleBookieEndpoints:
         if not isinstance(force, bool):
             raise InvalidArgument("force must be true or false")
         if mode is RequestedMode.DRAINING and on and not force:
-            await check_can_end(world.store, world.membership, request.path["bookie"])
+            await check_can_end(world.store, world.membership, request.path["bookie"], force_option='"force": true')
         rng, bookie_id = world.rng.fork("mode"), request.path["bookie"]
         wanted = await switch_mode(world.store, world.membership, world.clock, rng, bookie_id, mode, on=on)
         return {"bookie_id": bookie_id, "wanted": wanted.value}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallybook.client.placement.replacement import replacement_candidates
-from tallybook.core.errors import InvalidArgument, MetadataUnavailable, NoSuchBookie
+from tallybook.core.errors import CallerError, MetadataUnavailable, NoSuchBookie
 from tallybook.core.quantities import counted
 from tallybook.metadata.records.bookie_modes import RequestedMode, request_mode, requested_mode, requested_modes
 from tallybook.metadata.store import BookieMode, Membership, MetadataStore
@@ -72,11 +72,16 @@ async def count_references(store: MetadataStore, membership: Membership, bookie_
     return BookieReferences(bookie_id, ledgers, growing, complete, chosen, tuple(first_ids))
 
 
-async def check_can_end(store: MetadataStore, membership: Membership, bookie_id: str) -> None:
+async def check_can_end(
+    store: MetadataStore, membership: Membership, bookie_id: str, *, force_option: str = "--force"
+) -> None:
     """Before a drain: check that the other bookies can replace the bookie in all of its ledgers.
 
+    Args:
+        force_option: how the caller drains without this check, for the message.
+
     Raises:
-        InvalidArgument: the drain, or another one in progress, would not end: too few writable bookies are left for a
+        CallerError: the drain, or another one in progress, would not end: too few writable bookies are left for a
             ledger, or a ledger's metadata cannot be decoded.
         MetadataUnavailable: the store does not answer, or does not list all ledgers.
     """
@@ -121,9 +126,8 @@ async def check_can_end(store: MetadataStore, membership: Membership, bookie_id:
             "so it would not be known when the bookie is empty. 'tallybook fsck' says what to do about them"
         )
     if reasons:
-        raise InvalidArgument(
-            f"{bookie_id} cannot be drained: {'; '.join(reasons)}, or drain it anyway with --force "
-            '(over HTTP: "force": true)'
+        raise CallerError(
+            f"{bookie_id} cannot be drained: {'; '.join(reasons)}, or drain it anyway with {force_option}"
         )
 
 
@@ -141,7 +145,7 @@ async def switch_mode(
 
     Raises:
         NoSuchBookie: no bookie with this id is registered or has a cookie.
-        InvalidArgument: another mode is ordered, which has to be ended first.
+        CallerError: another mode is ordered, which has to be ended first.
         MetadataUnavailable, MetadataConflict: nothing was changed.
         MetadataOutcomeUnknown: the mode may have been changed.
         DamagedFile: the record of the bookie's mode cannot be decoded.
@@ -153,7 +157,7 @@ async def switch_mode(
     if now not in {RequestedMode.NORMAL, mode}:
         what = {RequestedMode.DRAINING: "being drained", RequestedMode.READ_ONLY: "read-only by order"}[now]
         how = {RequestedMode.DRAINING: "drain --cancel", RequestedMode.READ_ONLY: "readonly --off"}[now]
-        raise InvalidArgument(f"{bookie_id} is {what}: end that first with 'bookie {how} {bookie_id}'")
+        raise CallerError(f"{bookie_id} is {what}: end that first with 'bookie {how} {bookie_id}'")
     wanted = mode if on else RequestedMode.NORMAL
     if wanted is not now:
         await request_mode(store, clock, rng, bookie_id, wanted)

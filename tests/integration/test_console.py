@@ -58,7 +58,7 @@ async def test_a_bookie_is_switched_to_read_only_and_to_drain_and_back(cli, tmp_
             assert (await ask("POST", "/api/v1/bookies/bookie-7/drain", {}))[0] == 404
             assert (await ask("POST", "/api/v1/bookies/bookie-1/read-only", {}))[0] == 200
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {})
-            assert (status, told["error"]["type"]) == (400, "InvalidArgument"), "one thing at a time is wanted of it"
+            assert (status, told["error"]["type"]) == (409, "CallerError"), "one thing at a time is wanted of it"
         assert up.stop() == 0
 
 
@@ -69,7 +69,7 @@ async def test_a_drain_that_cannot_end_is_refused_unless_it_is_forced(cli, tmp_p
             await writer.append(b"x")
             await writer.close()
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {})
-            assert (status, told["error"]["type"]) == (400, "InvalidArgument")
+            assert (status, told["error"]["type"]) == (409, "CallerError")
             assert "bookie-1 cannot be drained: 1 ledger names it" in told["error"]["message"]
             assert (await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": "yes"}))[0] == 400
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": True})

@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.connection.port import BookieConnection
-from tallybook.core.errors import AccessDenied, InvalidArgument, MetadataUnavailable
+from tallybook.core.errors import AccessDenied, CallerError, MetadataUnavailable
 from tallybook.metadata.records.bookie_modes import RequestedMode
 from tallybook.repair.pause import PAUSED_RECORD
 from tallybook.repair.status.drain import check_can_end
@@ -37,7 +37,7 @@ async def test_a_second_drain_is_refused_while_the_first_needs_the_only_bookie_t
     if not takes_writes:
         await cluster.make_read_only(one)
     refused = f"{other} cannot be drained: 1 ledger names it or {one} .*, with {one} being drained, too"
-    with pytest.raises(InvalidArgument, match=refused):
+    with pytest.raises(CallerError, match=refused):
         await drain(client, other)
     cluster.add("bookie-4")
     await cluster.register("bookie-4")
@@ -51,7 +51,7 @@ async def test_the_only_bookie_that_can_take_what_another_one_has_is_not_drained
     members = (await closed(client)).last_fragment.bookies
     [spare] = set(cluster.bookies) - set(members)
     await drain(client, members[0])
-    with pytest.raises(InvalidArgument, match=f"{spare} cannot be drained: 1 ledger names it or {members[0]}"):
+    with pytest.raises(CallerError, match=f"{spare} cannot be drained: 1 ledger names it or {members[0]}"):
         await drain(client, spare)
     await switch(client, members[0], RequestedMode.DRAINING, on=False)
     await drain(client, spare)
@@ -73,7 +73,7 @@ async def test_no_drain_begins_that_could_not_detect_its_end(cluster: MemoryClus
     ledger = await closed(client)
     one = ledger.last_fragment.bookies[0]
     cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
-    with pytest.raises(InvalidArgument, match=rf"metadata of 1 ledger \({ledger.ledger_id}\) cannot be decoded"):
+    with pytest.raises(CallerError, match=rf"metadata of 1 ledger \({ledger.ledger_id}\) cannot be decoded"):
         await drain(client, one)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.answers import CopyTrace
 from tallybook.core.batch import decode_header
-from tallybook.core.errors import AccessDenied, EntryCorrupt, InvalidArgument, NoSuchBookie, RequestTimeout
+from tallybook.core.errors import AccessDenied, CallerError, EntryCorrupt, NoSuchBookie, RequestTimeout
 from tallybook.core.settings import RepairSettings
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.records.bookie_modes import RequestedMode, requested_mode
@@ -224,7 +224,7 @@ async def test_a_drain_that_cannot_end_is_refused_and_names_what_holds_it(
     world = client.world
     await check_can_end(world.store, world.membership, one)
     cluster.die(other)
-    with pytest.raises(InvalidArgument, match=f"{one} cannot be drained: 1 ledger names it"):
+    with pytest.raises(CallerError, match=f"{one} cannot be drained: 1 ledger names it"):
         await check_can_end(world.store, world.membership, one)
     await switch(client, one, RequestedMode.DRAINING, on=True)
     await check_can_end(world.store, world.membership, one)
@@ -533,15 +533,15 @@ async def test_modes_are_switched_on_and_off_and_one_does_not_end_the_other(
 ) -> None:
     name = "bookie-1"
     assert await switch(client, name, RequestedMode.DRAINING, on=True) is RequestedMode.DRAINING
-    with pytest.raises(InvalidArgument, match="drain --cancel"):
+    with pytest.raises(CallerError, match="drain --cancel"):
         await switch(client, name, RequestedMode.READ_ONLY, on=True)
-    with pytest.raises(InvalidArgument, match="drain --cancel"):
+    with pytest.raises(CallerError, match="drain --cancel"):
         await switch(client, name, RequestedMode.READ_ONLY, on=False)
     assert await requested_mode(client.world.store, name) is RequestedMode.DRAINING
     assert await switch(client, name, RequestedMode.DRAINING, on=False) is RequestedMode.NORMAL
     assert await switch(client, name, RequestedMode.DRAINING, on=False) is RequestedMode.NORMAL
     await switch(client, name, RequestedMode.READ_ONLY, on=True)
-    with pytest.raises(InvalidArgument, match="readonly --off"):
+    with pytest.raises(CallerError, match="readonly --off"):
         await switch(client, name, RequestedMode.DRAINING, on=True)
     with pytest.raises(NoSuchBookie):
         await switch(client, "nobody", RequestedMode.DRAINING, on=True)
