@@ -31,7 +31,7 @@ from ..refusals import is_refusal
 from .connection import BookieRpc, open_bookie
 
 REFUSAL_SECONDS: Final = 60.0
-"""Interval of the log warning that a bookie refuses this client; attempts are far more frequent."""
+"""Interval of the log warning that a bookie and this client refuse each other; attempts are far more frequent."""
 
 _log = logger("client.connections")
 
@@ -139,12 +139,12 @@ class BookieConnections:
         return connection
 
     def _log_refusal(self, bookie_id: str, error: TallybookError) -> None:
-        """Log, rate-limited, if a bookie refuses this client: an operator has to act."""
+        """Log, rate-limited, if a bookie and this client refuse each other: an operator has to act."""
         if is_refusal(error):
             suppressed = self._refusals.due(self._clock.monotonic(), bookie_id)
             if suppressed is not None:
                 message = error.message
-                _log.warning("bookie refuses this client", bookie_id=bookie_id, error=message, untold_count=suppressed)
+                _log.warning("no connection to bookie", bookie_id=bookie_id, error=message, untold_count=suppressed)
 
     async def _attempt(self, bookie_id: str) -> BookieRpc:
         """Close a broken connection and open another one, within the connect timeout in total."""

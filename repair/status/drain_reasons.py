@@ -38,7 +38,7 @@ _AS_ARCHIVED: Final = (
     "offload.deletion_lag_s after archiving"
 )
 _NOT_KNOWN: Final = "the reason is not known"
-_REFUSED: Final = "the reason is not known, since a bookie refuses this client"
+_REFUSED: Final = "the reason is not known, since this client cannot use a bookie"
 _PART: Final = 0.4
 """Part of the deadline for the check of a ledger's copies, and for each round of questions to bookies."""
 

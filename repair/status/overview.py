@@ -49,7 +49,7 @@ class BookieView:
     first_ids: tuple[int, ...] = ()
     """The ids of the first ledgers that name it."""
     refusal: str = ""
-    """If it does not answer because it refuses this client: why."""
+    """If it does not answer because it and this client refuse each other: why."""
 
     @property
     def draining(self) -> str:
@@ -77,8 +77,8 @@ class BookieView:
             named = "" if self.ledgers is None else f", and {_many(self.ledgers)} it"
             found.append(f"{self.bookie_id} is away{named}")
         elif self.status is None:
-            why = f"refuses this client: {self.refusal}" if self.refusal else "does not answer"
-            found.append(f"{self.bookie_id} {why}")
+            refused = f"this client cannot use {self.bookie_id}: {self.refusal}"
+            found.append(refused if self.refusal else f"{self.bookie_id} does not answer")
         else:
             if self.status.read_only and self.wanted is RequestedMode.NORMAL:
                 used = f"{self.status.disk_used_fraction:.0%}"
@@ -258,7 +258,7 @@ class ClusterSurvey(NamedTuple):
     behind: RestoreRecord | None = None
     """See ``Overview``."""
     refusals: Mapping[str, str] = MappingProxyType({})
-    """Why a bookie refuses this client."""
+    """Why there is no connection to a bookie: it refuses this client, or the client refuses it."""
 
 
 @dataclass(slots=True)

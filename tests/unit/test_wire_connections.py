@@ -181,7 +181,7 @@ async def test_the_log_says_now_and_then_that_a_bookie_refuses_this_client(town,
         with pytest.raises(InvalidConfig):
             await town.pool.get("b1")
         await town.clock.sleep(PAUSE_SECONDS)
-    told = [record for record in caplog.records if record.getMessage() == "bookie refuses this client"]
+    told = [record for record in caplog.records if record.getMessage() == "no connection to bookie"]
     assert [record.tallybook_fields["bookie_id"] for record in told] == ["b1", "b1"]
     assert "cluster" in told[0].tallybook_fields["error"]
 
