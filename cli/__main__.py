@@ -33,7 +33,7 @@ def _absent(error: ModuleNotFoundError) -> int:
     message = extras.missing_extra(error, "the command line")
     if message is None:
         raise error
-    print(f"tallybook: {message}; 'tallybook[server]' has bookies and gateways, too", file=sys.stderr)
+    print(f"tallybook: {message}; the extra 'server' has bookies and gateways, too", file=sys.stderr)
     return 2
 
 

@@ -28,7 +28,7 @@ METADATA, TARGET = given.metadata, given.target
 if "://" not in TARGET:
     TARGET = str(Path(TARGET).resolve())
 
-# A local session, whose tasks use this Python. On a cluster, every executor needs tallybook[spark], and Spark needs its
+# A local session, whose tasks use this Python. On a cluster, every executor needs the extra spark, and Spark needs its
 # own package for the object store.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = (

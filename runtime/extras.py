@@ -45,7 +45,12 @@ def missing_extra(error: ModuleNotFoundError, user: str, extra: str = "") -> Inv
     library = next((known for known in EXTRAS if f"{name}.".startswith(f"{known}.")), None)
     if library is None:
         return None
-    return InvalidConfig(f"{user} needs {library}: pip install 'tallybook[{extra or EXTRAS[library]}]'")
+    return InvalidConfig(f"{user} needs {library}: {how_to_install(extra or EXTRAS[library])}")
+
+
+def how_to_install(extra: str) -> str:
+    """How to install an extra: no package index has Tallybook, so it is installed from its source or a wheel."""
+    return f"install Tallybook with the extra '{extra}' (pip install '.[{extra}]' in the source tree)"
 
 
 class NeedsExtra:

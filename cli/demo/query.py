@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallybook.core.errors import RequestTimeout, TallybookError
+from tallybook.runtime.extras import how_to_install
 
 from ..local.launcher import LocalCluster
 from .spark import MODULE
@@ -29,7 +30,7 @@ def missing_for_spark() -> str:
     """What is missing for Spark; empty if nothing is."""
     absent = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
     if absent:
-        return f"{' and '.join(absent)} not installed (pip install 'tallybook[spark]')"
+        return f"{' and '.join(absent)} not installed: {how_to_install('spark')}"
     return _missing_java(os.environ.get("JAVA_HOME", ""))
 
 

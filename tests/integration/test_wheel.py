@@ -38,10 +38,12 @@ MADE_OF_EXAMPLES = ("examples/go/api/", "examples/go/build/", "examples/java/tar
 BUILD_SECONDS = 120
 SPARK_SECONDS = 300
 """A query takes some ten Pythons and a JVM to start: seconds on an idle machine."""
-NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
-NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
-NEEDS_OTEL = "the option 'traces' needs requests: pip install 'tallybook[traces]'"
-NEEDS_TYPER = "tallybook: the command line needs typer: pip install 'tallybook[cli]'"
+NEEDS_KAZOO = (
+    "zk:// needs kazoo: install Tallybook with the extra 'zookeeper' (pip install '.[zookeeper]' in the source tree)"
+)
+NEEDS_BOTOCORE = "s3:// needs botocore: install Tallybook with the extra 's3'"
+NEEDS_OTEL = "the option 'traces' needs requests: install Tallybook with the extra 'traces'"
+NEEDS_TYPER = "tallybook: the command line needs typer: install Tallybook with the extra 'cli'"
 EXTRAS = {"all", "archive", "cli", "s3", "security", "server", "spark", "traces", "zookeeper"}
 
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tallybook.runtime.extras import EXTRAS, NeedsExtra, missing_extra
+from tallybook.runtime.extras import how_to_install as install
 
 HIDE = """
 import asyncio, json, sys
@@ -40,47 +41,47 @@ except Exception as error:
 USES = {
     "zookeeper": (
         "from tallybook.client import Client; asyncio.run(Client('zk://127.0.0.1:1/x').__aenter__())",
-        "zk:// needs kazoo: pip install 'tallybook[zookeeper]'",
+        f"zk:// needs kazoo: {install('zookeeper')}",
     ),
     "traces": (
         "from tallybook.runtime.tracing.opening import open_tracer; open_tracer('http://127.0.0.1:1', 'test')",
-        "the option 'traces' needs requests: pip install 'tallybook[traces]'",
+        f"the option 'traces' needs requests: {install('traces')}",
     ),
     "security": (
         (
             "from tallybook.client import Client; asyncio.run(Client('sqlite:///x', "
             "ClientSettings(security='/security')).__aenter__())"
         ),
-        "a security directory needs cryptography: pip install 'tallybook[security]'",
+        f"a security directory needs cryptography: {install('security')}",
     ),
     "archive": (
         (
             "from tallybook.stream.records.compression import Compression, compressed; "
             "compressed(bytes(1000), Compression.ZSTD)"
         ),
-        "a compressed stream needs pyarrow: pip install 'tallybook[archive]'",
+        f"a compressed stream needs pyarrow: {install('archive')}",
     ),
     "cli": (
         "from tallybook.client.metrics import collector; collector(None)",
-        "tallybook.client.metrics needs prometheus_client: pip install 'tallybook[cli]'",
+        f"tallybook.client.metrics needs prometheus_client: {install('cli')}",
     ),
     "s3": (
         (
             "from tallybook.archive.objects.open import open_store; "
             "asyncio.run(open_store('s3://bucket', RealClock(), SeededRng(1)))"
         ),
-        "s3:// needs botocore: pip install 'tallybook[s3]'",
+        f"s3:// needs botocore: {install('s3')}",
     ),
     "spark": (
         "import tallybook.spark; tallybook.spark.TallybookDataSource",
-        "tallybook.spark needs pyspark: pip install 'tallybook[spark]'",
+        f"tallybook.spark needs pyspark: {install('spark')}",
     ),
     "server": (
         (
             "from tallybook.wire.bookie_transport import bookie_transport; "
             "asyncio.run(bookie_transport().listen('127.0.0.1:0', None))"
         ),
-        "a server needs grpc_health: pip install 'tallybook[server]'",
+        f"a server needs grpc_health: {install('server')}",
     ),
 }
 
@@ -105,9 +106,21 @@ def test_every_extra_is_tried():
 @pytest.mark.parametrize(
     ("hidden", "words", "message"),
     [
-        (EXTRAS, [], "the command line needs typer: pip install 'tallybook[cli]'; 'tallybook[server]' has"),
-        (["pyarrow"], ["offload", "run"], "'tallybook offload' needs pyarrow: pip install 'tallybook[archive]'\n"),
-        (["uvicorn"], ["up"], "'tallybook up' needs uvicorn: pip install 'tallybook[server]'\n"),
+        (
+            EXTRAS,
+            [],
+            f"the command line needs typer: {install('cli')}; the extra 'server' has",
+        ),
+        (
+            ["pyarrow"],
+            ["offload", "run"],
+            f"'tallybook offload' needs pyarrow: {install('archive')}\n",
+        ),
+        (
+            ["uvicorn"],
+            ["up"],
+            f"'tallybook up' needs uvicorn: {install('server')}\n",
+        ),
     ],
 )
 def test_the_command_line_names_an_absent_extra_in_one_line(hidden, words, message):
