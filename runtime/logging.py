@@ -29,6 +29,8 @@ REDACTED: Final = "[redacted]"
 _SECRET_WORDS: Final = ("key", "password", "secret", "token", "credential", "authorization")
 _FIELDS: Final = "tallybook_fields"
 _MAX_VALUE_CHARACTERS: Final = 2000
+_SUPPRESSED: Final = "untold_count"
+"""Number of suppressed lines; left out if it is 0."""
 _ROOT: Final = "tallybook"
 _AUDIT: Final = f"{_ROOT}.audit"
 _OF_THIS_PROCESS: Final[dict[str, object]] = {}
@@ -65,6 +67,8 @@ class Logger:
     def _log(self, level: int, event: str, fields: dict[str, object], exc_info: Any = None) -> None:
         if self._logger.isEnabledFor(level):
             shown = {name: REDACTED if is_secret(name) else value for name, value in fields.items()}
+            if not shown.get(_SUPPRESSED, 1):
+                del shown[_SUPPRESSED]
             self._logger.log(level, "%s", event, extra={_FIELDS: shown}, exc_info=exc_info)
 
 

@@ -114,6 +114,7 @@ class HttpServer:
         config = uvicorn.Config(
             self._application(administered),
             log_config=None,
+            log_level="warning",  # the process logs its own start and end
             access_log=False,
             lifespan="off",
             server_header=False,

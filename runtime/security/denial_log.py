@@ -2,7 +2,7 @@
 
     {"part": "audit", "event": "refused", "principal": "readers", "identity": "tallybook://reader/x",
      "peer": "ipv4:...", "method": "LedgerService/Delete", "error_type": "AccessDenied",
-     "error": "readers may not write", "untold_count": 0}
+     "error": "readers may not write", "untold_count": 12}
 
 A request is denied if its caller is not authenticated, is not authorized, or has a wrong password of a ledger. The
 first denial of each kind (host, certificate, method and class of error) in a minute is logged, up to ``MAX_LINES``

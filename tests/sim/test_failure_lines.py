@@ -52,7 +52,7 @@ def test_calls_that_fail_in_an_outage_are_a_line_a_second_with_all_that_they_are
     play()
     found = told(caplog, "call failed")
     assert len(found) == 3
-    assert found[0]["untold_count"] == 0
+    assert "untold_count" not in found[0]
     assert min(found[1]["untold_count"], found[2]["untold_count"]) >= 8
     about = {"method": "StreamService/Describe", "peer": "10.0.0.9:1", "principal": "anybody", "stream": "s"}
     assert about.items() <= found[0].items()
@@ -79,7 +79,7 @@ def test_a_copy_that_is_bad_from_end_to_end_is_no_line_for_each_entry(caplog: py
     assert {each["ledger_id"] for each in found} == {found[0]["ledger_id"]}
     # In two seconds and a bit, of three bookies.
     assert len(found) in range(3, 10)
-    assert sum(each["untold_count"] for each in found) > 50
+    assert sum(each.get("untold_count", 0) for each in found) > 50
 
 
 @scenario(bookies=4)

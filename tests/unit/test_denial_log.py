@@ -59,7 +59,7 @@ def test_a_known_caller_is_logged_with_name_and_certificate(refusals, caplog):
     [line] = lines(caplog)
     assert line == (
         "refused principal=readers identity=tallybook://reader/x peer=ipv4:10.0.0.9:5 method=LedgerService/Delete "
-        'error_type=AccessDenied error="readers may not write" untold_count=0'
+        'error_type=AccessDenied error="readers may not write"'
     )
 
 
@@ -78,7 +78,7 @@ def test_repeated_refusals_are_reported_once_a_minute_with_their_number(refusals
         refusals.note(denied, READER, f"ipv4:10.0.0.9:{number}", "LedgerService/Close")
     [line] = lines(caplog)
     assert "principal=readers identity=tallybook://reader/x" in line
-    assert f'error_type={error.__name__} error="ledger 0: the password does not fit" untold_count=0' in line
+    assert line.endswith(f'error_type={error.__name__} error="ledger 0: the password does not fit"')
     clock.now = SPAN_SECONDS
     refusals.note(denied, READER, "ipv4:10.0.0.9:5", "LedgerService/Close")
     assert lines(caplog)[1].endswith("untold_count=999")

@@ -122,9 +122,16 @@ async def test_connections_are_counted_and_those_that_are_too_many_are_also_logg
         await counted(served, "tallybook_http_connections", most)
         assert served.number("tallybook_http_max_connections") == http_protocol.MAX_CONNECTIONS
         told = [record.tallybook_fields for record in caplog.records if record.name.endswith("connections")]
-        assert told == [{"what": "http", "peer": "127.0.0.1", "untold_count": 0}], "a line a minute"
+        assert told == [{"what": "http", "peer": "127.0.0.1"}], "a line a minute"
         for _, writer in held:
             writer.close()
+
+
+async def test_the_library_logs_no_lines_of_its_own_about_start_and_end(caplog):
+    caplog.set_level("INFO")
+    async with serving() as served:
+        assert (await served("GET", "/healthz")).raw
+    assert not [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 async def test_with_tls_connections_count_from_the_first_and_handshakes_that_fail_are_reported(
