@@ -304,7 +304,9 @@ class NoSuchCluster(CallerError):
     @classmethod
     def at(cls, uri: str) -> Self:
         """The error for the metadata store at ``uri``."""
-        return cls(f"there is no cluster at {uri}: check the URI; the first 'tallybook bookie run' creates a cluster")
+        return cls(
+            f"there is no cluster at {uri}: check the URI; 'tallybook up', or the first 'bookie run', creates one"
+        )
 
 
 class LedgerInUse(CallerError):

@@ -30,7 +30,7 @@ DEFAULT_ZOOKEEPER_PORT: Final = 2181
 DEFAULT_ZOOKEEPER_TLS_PORT: Final = 2281
 
 _HELP: Final = (
-    "expected sqlite:///path/of/file, zk://host:port[,host:port]/root, or memory: "
+    "expected sqlite:///path/of/file, or zk://host:port[,host:port]/root "
     "(zks:// for TLS; for a relative path sqlite:///./path)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?")

@@ -62,7 +62,7 @@ def test_nonsense_is_refused_with_what_is_wrong_and_what_would_be_right(uri, com
         parse_uri(uri)
     assert complaint in refused.value.message
     assert repr(uri) in refused.value.message
-    assert "expected sqlite:///path/of/file, zk://host:port[,host:port]/root, or memory:" in refused.value.message
+    assert "expected sqlite:///path/of/file, or zk://host:port[,host:port]/root" in refused.value.message
 
 
 async def test_memory_is_a_store_of_ones_own_unless_one_is_given():
