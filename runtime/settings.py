@@ -7,9 +7,10 @@ The models and their rules are in ``core/settings``; docs/reference/configuratio
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.settings import Settings
+from tallybook.core.settings.types import reason_of
 
 S = TypeVar("S", bound=Settings)
 
@@ -55,7 +57,7 @@ def load_settings(
             _merge(found, source)
         return model.model_validate(found)
     except ValidationError as error:
-        raise InvalidConfig("; ".join(validation_messages(error))) from None
+        raise InvalidConfig("; ".join(validation_messages(error, _names(model)))) from None
     except RecursionError:
         raise InvalidConfig(f"{file or 'the settings'}: tables or lists are nested too deeply") from None
 
@@ -133,22 +135,33 @@ def _merge(into: dict[str, Any], source: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def validation_messages(error: ValidationError) -> Iterator[str]:
-    """One message for each invalid value."""
+def _names(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names of all settings and levels."""
+    for name, field in model.model_fields.items():
+        here = (*path, name)
+        yield ".".join(here)
+        inner = _level(field)
+        if inner is not None:
+            yield from _names(inner, here)
+
+
+def validation_messages(error: ValidationError, known: Iterable[str] = ()) -> Iterator[str]:
+    """One message for each invalid value.
+
+    Args:
+        known: the names of all settings, of which the most similar one is suggested for an unknown name.
+    """
     for problem in error.errors(include_url=False):
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            yield f"{name} is not a setting"
+            similar = difflib.get_close_matches(name, list(known), n=1)
+            yield f"{name} is not a setting{f' (did you mean {similar[0]}?)' if similar else ''}"
         elif problem["type"] == "missing":
             yield f"{name} must be set"
         elif problem["loc"]:
-            yield f"{name} = {problem['input']!r}: {_reason(problem['msg'])}"
+            yield f"{name} = {problem['input']!r}: {reason_of(problem)}"
         else:
-            yield _reason(problem["msg"])
-
-
-def _reason(message: str) -> str:
-    return message.removeprefix("Value error, ")
+            yield reason_of(problem)
 
 
 def _level(field: FieldInfo) -> type[BaseModel] | None:

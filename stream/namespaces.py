@@ -10,6 +10,7 @@ from pydantic import ByteSize, Field, TypeAdapter, ValidationError
 
 from tallybook.core.errors import InvalidArgument, NoSuchNamespace
 from tallybook.core.limits import KIB
+from tallybook.core.settings.types import reason_of
 from tallybook.metadata.records.format import load_json, reporting_damage
 from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.records.update import RecordUpdater
@@ -93,7 +94,7 @@ class Namespaces:
             try:
                 found["total_bytes"] = int(_TOTAL.validate_python(total_bytes))
             except ValidationError as error:
-                raise InvalidArgument(f"the quota of a namespace: {error.errors()[0]['msg']}") from error
+                raise InvalidArgument(f"the quota of a namespace: {reason_of(error.errors()[0])}") from error
         value = json.dumps(found, separators=(",", ":")).encode()
         await self._updater.update(namespace_record(namespace), lambda _found: value)
 

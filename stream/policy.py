@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.limits import KIB, MIB
 from tallybook.core.settings import Settings
-from tallybook.core.settings.types import ByteSize
+from tallybook.core.settings.types import ByteSize, reason_of
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _TEXT: Final = re.compile(r"([0-9]+)\s*([smhd])")
@@ -95,4 +95,4 @@ class StreamPolicy(Settings):
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    return f"the policy of a stream{f', {where}' if where else ''}: {first['msg'].removeprefix('Value error, ')}"
+    return f"the policy of a stream{f', {where}' if where else ''}: {reason_of(first)}"

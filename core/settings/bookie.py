@@ -142,8 +142,7 @@ class CollectionSettings(Settings):
     unnamed_delay_s: Seconds = Field(
         default=3_600,
         description="How long copies of closed ledgers are kept after the metadata names other bookies. A repair "
-        "copies first and "
-        "updates the metadata later, and must not take longer in between. At least 10 s more than "
+        "copies first and updates the metadata later, and must not take longer in between. At least 10 s more than "
         "admission.max_cache_wait_ms.",
     )
     deleted_delay_s: Seconds = Field(
@@ -165,8 +164,7 @@ class CollectionSettings(Settings):
     compact_below_percent: Percent = Field(
         default=20,
         description="Entry logs with a smaller share of live data are compacted immediately; 0: no compaction, but "
-        "logs "
-        "without live data are removed.",
+        "logs without live data are removed.",
     )
     compact_above_garbage_percent: Percent = Field(
         default=25,

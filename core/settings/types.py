@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import ErrorDetails
 
 from ..errors import InvalidConfig
 from ..limits import BLOCK_BYTES
@@ -44,11 +45,21 @@ _ADDRESS: Final = re.compile(r"(?:[^\s\x00-\x1f\x7f:/\[\]]+|\[[0-9A-Fa-f:.]+\]):
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 
+_NOT_A_SIZE: Final = ("byte_size", "byte_size_unit")
+"""Error types of pydantic for a text that is not a size."""
+
 REPAIR_COMMIT_MS: Final = 10_000
 """Time that a repair may take from its last copy until the metadata names the bookie: one metadata operation."""
 
 MAX_DIRECTORIES: Final = 8
 """Maximum directories of one kind per bookie: one small file lists their paths."""
+
+
+def reason_of(problem: ErrorDetails) -> str:
+    """What is wrong with a value, as the end of a sentence."""
+    if problem["type"] in _NOT_A_SIZE:
+        return "must be a size such as 64MiB"
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def address(value: str) -> str:
@@ -109,8 +120,7 @@ ArchiveKeysFile = Annotated[
     Field(
         max_length=4_096,
         description="File with the keys of an encrypted archive: docs/operate/security.md; empty: the archive is not "
-        "encrypted, "
-        "and encrypted objects cannot be read.",
+        "encrypted, and encrypted objects cannot be read.",
     ),
 ]
 
@@ -128,9 +138,8 @@ Traces = Annotated[
     AfterValidator(_traces),
     Field(
         description="Endpoint for spans of adds and reads (OTLP over HTTP), and the share of them that is traced: "
-        "`http://HOST:4318,share=0.01`; a bookie follows the decision of the client. Needs `tallybook[traces]`: "
-        "docs/operate/tracing.md; "
-        "empty: no traces.",
+        "`http://HOST:4318,share=0.01`; a bookie follows the decision of the client. Needs the extra `traces`: "
+        "docs/operate/tracing.md; empty: no traces.",
     ),
 ]
 

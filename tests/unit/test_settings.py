@@ -51,6 +51,14 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
     ("environment", "overrides", "complaint"),
     [
         ({"TALLYBOOK_JOURNAL__SEGMENT_CONT": "4"}, {}, "journal.segment_cont is not a setting"),
+        ({"TALLYBOOK_JOURNAL__SEGMENT_CONT": "4"}, {}, "(did you mean journal.segment_count?)"),
+        ({}, {"jornal": {}}, "jornal is not a setting (did you mean journal?)"),
+        (
+            {},
+            {"journal": {"segment_bytes": "banana"}},
+            "segment_bytes = 'banana': must be a size such as 64MiB",
+        ),
+        ({}, {"journal": {"segment_bytes": "64 miles"}}, "must be a size such as 64MiB"),
         ({}, {"colour": "red"}, "colour is not a setting"),
         ({"TALLYBOOK_STORAGE__READ_THREADS": "-1"}, {}, "storage.read_threads = '-1'"),
         ({"TALLYBOOK_STORAGE__READ_CACHE_BYTES": "lots"}, {}, "storage.read_cache_bytes = 'lots'"),

@@ -147,6 +147,11 @@ def test_a_policy_that_cannot_be_is_refused_with_its_name(changes):
         StreamPolicy.of(None, **changes)
 
 
+def test_a_size_that_is_none_is_refused_with_an_example():
+    with pytest.raises(InvalidArgument, match="the policy of a stream, max_bytes: must be a size such as 64MiB"):
+        StreamPolicy.of(None, max_bytes="banana")
+
+
 @given(st.integers(0, 6), st.lists(st.sampled_from([b"a", b"b", b"c", b"d", None]), max_size=40))
 def test_an_id_is_known_for_as_many_records_as_the_window_has(records, ids):
     window, last = DedupWindow(records), {}
