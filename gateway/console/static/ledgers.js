@@ -63,7 +63,7 @@ export async function ledgers(_parts, query) {
     [sorted("Size", SIZE), (row) => bytes(row.bytes ?? NaN), "number", order(SIZE)],
     ["Ensemble / write / ack", (row) => (row.ensemble ? `${row.ensemble} / ${row.write_quorum} / ${row.ack_quorum}` : "–"), "number"],
     ["Fragments", (row) => count(row.fragments?.length), "number"],
-    ["Archive", (row) => (row.archive ? pill(row.archive.copies_released ? "archive alone" : "archived", "") : "–")],
+    ["Archive", (row) => (row.archive ? pill(row.archive.copies_released ? "only in the archive" : "archived", "") : "–")],
     [sorted("Created", CREATED), (row) => moment(row.created_at), "number", order(CREATED)],
   ];
   const filtered = Boolean(asked.state || asked.search);

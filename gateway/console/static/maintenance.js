@@ -87,7 +87,7 @@ function archived(found) {
     facts([
       ["Archived", many(there, "ledger")], ["Waiting", `${many(waiting, "ledger")}, ${bytes(round.waiting_bytes ?? NaN)}`],
       ["Oldest waiting ledger", waiting > 0 ? seconds(round.oldest_waiting_s ?? NaN) : "–"],
-      ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
+      ["Only in the archive", many(found.archive.released ?? NaN, "ledger")],
       ["Written since the offloader started", `${many(round.objects_written ?? NaN, "object")}, ${bytes(round.object_bytes ?? NaN)}`],
       ["Removed since then", many(round.objects_removed ?? NaN, "object")],
       ["Last pass", round.at_ms ? moment(round.at_ms) : "never"],

@@ -160,7 +160,7 @@ function archive(found) {
   return [
     facts([
       ["Archived", many(found.archive.ledgers ?? NaN, "ledger")],
-      ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
+      ["Only in the archive", many(found.archive.released ?? NaN, "ledger")],
       ["Waiting", bytes(found.archive.waiting_bytes ?? NaN)],
       ["Last pass", round.at_ms ? `${seconds((found.at_ms - round.at_ms) / 1000)} ago` : "never"],
       ["Failures", failed],
@@ -199,7 +199,7 @@ export async function bookie(parts, _query, confirm, age) {
     ])),
     card("Directories and their disks", directories(found)),
     card("Data", facts([
-      ["Ledgers that name it", count(found.named_by ?? NaN)], ["Of those, still written", count(found.growing ?? NaN)], ["The first of them", found.first_ledger_ids?.join(", ") || "–"],
+      ["Ledgers that name it", count(found.named_by ?? NaN)], ["Open", count(found.growing ?? NaN)], ["First ids", found.first_ledger_ids?.join(", ") || "–"],
       ["May be switched off", found.may_be_switched_off === null ? "not known yet" : found.may_be_switched_off ? "yes" : "no"],
       ["Counted", found.ledgers_age_ms === null ? "not yet" : `${seconds(found.ledgers_age_ms / 1000)} ago`],
       ["Entry logs", `${count(found.entry_logs ?? NaN)}, ${bytes(found.log_bytes ?? NaN)}`],

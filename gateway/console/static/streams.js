@@ -69,7 +69,7 @@ function segments(found) {
     ["State", (row) => (row.ended_at === null ? pill("open", "good") : pill("sealed", ""))],
     ["Up to record", (row) => (row.next_sequence === null ? "–" : count(plus(row.next_sequence, -1))), "number"],
     ["Size", (row) => bytes(row.bytes ?? NaN), "number"],
-    ["Made", (row) => moment(row.began_at), "number"],
+    ["Created", (row) => moment(row.began_at), "number"],
     ["Sealed", (row) => (row.ended_at === null ? "–" : moment(row.ended_at)), "number"],
   ], found.map((row) => ({ ...row, key: row.segment })), "It has no segments yet.");
 }
