@@ -47,8 +47,8 @@ class Exit(IntEnum):
 MEANINGS: Final = {
     Exit.OK: "done",
     Exit.FOUND_WRONG: "a check found a problem (`verify`, `demo`, `cluster`, `trace`, `fsck`, `health`), `stream read` "
-    "or `stream tail` skipped missing records, the question of `rm` was not answered with yes, or every bookie of `up` "
-    "has ended",
+    "or `stream tail` skipped missing records, a question such as that of `rm` was not answered with yes, or every "
+    "bookie of `up` has ended",
     Exit.USAGE: "the command line or a setting is invalid, or a value is out of range",
     Exit.REFUSED_TO_START: "a server refused to start: its data directory, its port or the metadata do not allow it",
     Exit.CALLER: "the request cannot be met: no such ledger, stream or bookie, fewer bookies than the ensemble has "

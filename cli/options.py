@@ -20,13 +20,27 @@ Metadata = Annotated[
         "--metadata",
         envvar="TALLYBOOK_METADATA",
         metavar="URI",
-        help="Metadata store: sqlite:///PATH, or zk://HOST:PORT[,HOST:PORT...]/ROOT; zks:// with TLS.",
+        help="Metadata store: sqlite:///PATH, or ZooKeeper: zk://HOST:PORT/ROOT (more servers after commas; zks:// "
+        "for TLS).",
     ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON: the result on standard output, an error on standard error.")
 ]
-LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger, as 'ledger create' printed it.")]
+
+
+def as_ledger_id(text: str | int) -> int:
+    """A ledger id given as an argument."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a ledger id") from None
+
+
+LedgerId = Annotated[
+    int,
+    typer.Argument(metavar="LEDGER", parser=as_ledger_id, help="Id of the ledger, as 'ledger create' printed it."),
+]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Deletes what the arguments of an ``rm`` command name, after a question if a person types it."""
+"""Asks before commands that cannot be undone, and deletes what the arguments of an ``rm`` command name."""
 
 from __future__ import annotations
 
@@ -17,26 +17,34 @@ K = TypeVar("K", int, str)
 
 Yes = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Delete without asking. The command asks only if standard input is a terminal."),
+    typer.Option("--yes", "-y", help="Do not ask. The command asks only if standard input is a terminal."),
 ]
-IfExists = Annotated[bool, typer.Option("--if-exists", help="Succeed even if there is nothing with this name or id.")]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Succeed even if it does not exist.")]
 
 _MISSING: Final = (NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription)
 
 
-def confirm(kind: str, names: Sequence[int | str], yes: bool) -> None:
-    """Ask whether to delete these, if standard input is a terminal. Ctrl-C ends the process.
+def confirm_removal(kind: str, names: Sequence[int | str], yes: bool) -> None:
+    """Ask whether to delete these, as ``confirm`` does."""
+    confirm(f"Delete {kind} {', '.join(map(str, names))}", yes)
+
+
+def confirm(action: str, yes: bool) -> None:
+    """Ask whether to do this, if standard input is a terminal. Ctrl-C ends the process.
+
+    Args:
+        action: verb and object, such as ``Delete ledger 7``.
+        yes: do not ask.
 
     Raises:
         typer.Exit: the answer is not yes.
     """
     if yes or not sys.stdin.isatty():
         return
-    shown = ", ".join(map(str, names))
-    print(f"Delete {kind} {shown}? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{action}? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if answer.strip().lower() not in {"y", "yes"}:
-        complain("nothing was deleted")
+        complain("nothing was changed")
         raise typer.Exit(Exit.FOUND_WRONG)
 
 

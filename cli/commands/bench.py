@@ -71,7 +71,7 @@ def read(
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Write a ledger and close it, then read it twice: in order, and single entries at random.
+    """Write a ledger and close it, then read it in two passes, cold and warm, each in order and at random.
 
     The first pass finds the bookies' caches cold, the second one warm. The figures at the top level of the JSON are of
     the second pass.

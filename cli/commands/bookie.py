@@ -59,7 +59,7 @@ BookieId = Annotated[
 ]
 SettingOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example journal.segment_bytes=256MiB."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example journal.segment_count=8."),
 ]
 
 
@@ -83,7 +83,7 @@ def run_(
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
-    """Run one bookie until a stop signal.
+    """Run one bookie until Ctrl-C or SIGTERM.
 
     Settings come from defaults, then the file, then the environment (TALLYBOOK_...), then these options, each
     overriding the one before. Once it is ready, DIR/run.json has its pid and ports. SIGTERM or Ctrl-C stops it cleanly,

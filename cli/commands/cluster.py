@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -19,7 +19,7 @@ from tallybook.runtime.settings import load_settings
 
 from ..cluster_client import cluster
 from ..exits import Exit, reading_only
-from ..options import Json, Metadata, assigned
+from ..options import Json, Metadata, as_ledger_id, assigned
 from ..output import ResultFields, complain, plain, print_json, print_record, print_rows
 from ..progress import Progress, human_bytes, show_progress
 from ..running import run
@@ -37,6 +37,21 @@ app.command()(diagnose)
 _BOOKIE_COLUMNS: Final = (
     "bookie_id", "mode", "rack", "disk_used", "free_bytes", "ledgers", "damaged", "in_limbo", "entry_logs", "log_bytes",
 )  # fmt: skip
+
+_LABELS: Final = {
+    "silent": "no answer",
+    "under_replicated": "under-replicated",
+    "moving": "leave a draining bookie",
+    "needing": "reasons",
+    "to_end": "to recover",
+    "by_hand": "need an operator",
+    "in_one_rack": "all copies in one rack",
+    "unreadable": "unreadable metadata",
+    "tasks": "tasks in progress",
+    "paused_since_ms": "repair paused since",
+    "tasks_handed_out": "tasks created",
+}
+_ALWAYS_SHOWN: Final = ("ledgers", "under_replicated", "tasks", "tasks_handed_out")
 
 
 @app.command()
@@ -108,9 +123,8 @@ def _copies(found: Overview) -> str:
     if found.under_replicated is None or found.walk_age_s is None:
         text = "not audited yet"
     else:
-        text = (
-            f"{counted(found.under_replicated, 'ledger has', 'ledgers have')} too few, as of {found.walk_age_s:,} s ago"
-        )
+        lack = counted(found.under_replicated, "ledger has", "ledgers have")
+        text = f"{lack} too few, as of the repair's last audit, {found.walk_age_s:,} s ago"
     reasons = f" ({plain(found.why_too_few)})" if found.why_too_few and found.under_replicated else ""
     if found.moving:
         reasons += f"; {counted(found.moving, 'is', 'are')} being moved off draining bookies"
@@ -132,7 +146,8 @@ def _archive(found: Overview) -> ResultFields:
 def check(
     metadata: Metadata,
     ledgers: Annotated[
-        list[int] | None, typer.Argument(metavar="[LEDGER]...", help="Check only these.", show_default="all")
+        list[int] | None,
+        typer.Argument(metavar="[LEDGER]...", parser=as_ledger_id, help="Check only these.", show_default="all"),
     ] = None,
     read: Annotated[
         bool, typer.Option("--read", help="Read and verify every copy, instead of asking whether it exists.")
@@ -256,7 +271,8 @@ def audit(
 
     Prints the findings. Exit code 1 if ledgers have too few good copies; with --wait, if they still have then. Ledgers
     that only leave a draining bookie have enough copies. With --pause or --resume the command does only that: while the
-    repair is paused, the auditor continues to report, and nothing is copied.
+    repair is paused, the auditor continues to report, and nothing is copied. 'cluster status' goes on to show the last
+    audit by a repair process.
     """
     if pause and resume:
         raise InvalidArgument("either --pause or --resume")
@@ -267,7 +283,7 @@ def audit(
         return
     settings = load_settings(RepairSettings, overrides=assigned(assignments))
     found = run(_audit(metadata, settings, lost or [], timeout if wait else None))
-    print_record(found, as_json=as_json)
+    print_record(found if as_json else _for_people(found), as_json=as_json)
     if found["under_replicated"] or found["unreadable"]:
         raise typer.Exit(Exit.FOUND_WRONG)
 
@@ -300,6 +316,18 @@ def _findings(found: AuditReport, published: int) -> ResultFields:
     from tallybook.repair.service import audit_json  # noqa: PLC0415
 
     return {**audit_json(found), "tasks_handed_out": published}
+
+
+def _for_people(found: Mapping[str, Any]) -> ResultFields:
+    """The findings with labels for people. Except for the main figures, those that are zero or empty are left out."""
+    from tallybook.repair.status.drain import some_ids  # noqa: PLC0415
+
+    shown = dict(found)
+    shown["by_hand"] = some_ids(found["by_hand"], found["by_hand_count"])
+    del shown["by_hand_count"]
+    since = found["paused_since_ms"]
+    shown["paused_since_ms"] = since and _moment(since)
+    return {_LABELS.get(name, name): value for name, value in shown.items() if value or name in _ALWAYS_SHOWN}
 
 
 async def _pause(metadata: str, wanted: bool) -> int | None:

@@ -51,7 +51,7 @@ def run_(
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
-    """Run a console until a stop signal.
+    """Run a console until Ctrl-C or SIGTERM.
 
     Prints one line when it is ready: 'ready' and the URL of its page. Any number of consoles may serve one cluster.
     SIGTERM or Ctrl-C stops it cleanly, with exit code 0; a second one ends it at once. Exit code 3 if it cannot start.

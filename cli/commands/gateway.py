@@ -57,7 +57,7 @@ def run_(
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
-    """Run a gateway until a stop signal.
+    """Run a gateway until Ctrl-C or SIGTERM.
 
     Prints one line when it is ready: 'ready' and the address for gRPC clients. Any number of gateways may serve one
     cluster. SIGTERM or Ctrl-C stops it cleanly, with exit code 0: it closes the ledgers and streams that it writes. A

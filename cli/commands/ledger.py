@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.recovery.lossy import AcceptedLoss
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import InvalidArgument, NoSuchLedger, PeerError, Unauthenticated, Unauthorized
+from tallybook.core.quantities import counted
 from tallybook.metadata.ledger.describe import describe
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import RealClock
@@ -24,10 +25,10 @@ from ..exits import Exit, reading_only
 from ..lines.ledger_append import LedgerFeeder, release_ledger_writer
 from ..lines.ledger_read import copy_range, entries_as_json, entries_as_lines, follow
 from ..lines.pipes import STDIN, read_lines
-from ..options import Json, LedgerId, Metadata, PasswordFile, read_password
+from ..options import Json, LedgerId, Metadata, PasswordFile, as_ledger_id, read_password
 from ..output import ResultFields, complain, note, print_json, print_record, print_rows
 from ..progress import Progress
-from ..removal import IfExists, Yes, confirm, delete_each
+from ..removal import IfExists, Yes, confirm_removal, delete_each
 from ..running import run
 from ..standard_output import STDOUT
 
@@ -35,6 +36,7 @@ app = typer.Typer(help="Write, read and manage ledgers.")
 
 _TAIL_ENTRIES: Final = 10
 _SIZES: Final = ("ensemble", "write_quorum", "ack_quorum")
+_LABELS: Final = {"owned": "has had a writer", "missed": "under-replicated ranges"}
 _LIST_COLUMNS: Final = ("ledger_id", "state", "entries", "bytes", *_SIZES, "created_at")
 
 
@@ -86,7 +88,7 @@ def append(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Append standard input to a ledger, one entry a line.
+    """Append standard input to a ledger, one entry per line.
 
     The ledger must never have had a writer. Newlines are not part of the entries; an unterminated last line counts.
     In any case the command prints how many entries are confirmed, and how to continue if it did not reach the end of
@@ -129,7 +131,7 @@ def _report_appended(writer: LedgerWriter, feeder: LedgerFeeder, as_json: bool) 
             }
         )
     else:
-        print(f"{entries} entries, {size} bytes, {seconds:.3f} seconds", flush=True)
+        print(f"{counted(entries, 'entry', 'entries')}, {counted(size, 'byte')}, {seconds:.3f} seconds", flush=True)
 
 
 def _how_to_go_on(writer: LedgerWriter, feeder: LedgerFeeder) -> str:
@@ -157,7 +159,7 @@ def read(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Print entries, one a line, and nothing else.
+    """Print entries, one per line, and nothing else.
 
     A ledger that is still open stays open, and is read up to its last add confirmed.
     """
@@ -212,7 +214,21 @@ def info(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = Non
 
     with reading_only():
         record = run(work())
-    print_record(record, as_json=as_json)
+    print_record(record if as_json else _for_people(record), as_json=as_json)
+
+
+def _for_people(record: Mapping[str, Any]) -> ResultFields:
+    """The fields of a ledger with labels and values for people."""
+    shown = dict(record)
+    shown["fragments"] = "; ".join(
+        f"from entry {each['first_entry_id']}: {', '.join(each['bookies'])}" for each in record["fragments"]
+    )
+    shown["missed"] = "; ".join(
+        f"{each['bookie_id']} from entry {each['first_entry_id']}"
+        + ("" if each["last_entry_id"] is None else f" to {each['last_entry_id']}")
+        for each in record["missed"]
+    )
+    return {_LABELS.get(name, name): value for name, value in shown.items()}
 
 
 @app.command("ls")
@@ -240,7 +256,9 @@ async def _rows(client: Client) -> AsyncIterator[ResultFields]:
 @app.command()
 def rm(
     metadata: Metadata,
-    ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids of the ledgers to delete.")],
+    ledgers: Annotated[
+        list[int], typer.Argument(metavar="LEDGER...", parser=as_ledger_id, help="Ids of the ledgers to delete.")
+    ],
     force: Annotated[
         bool, typer.Option("--force", help="Also delete a ledger of an existing stream, which loses records.")
     ] = False,
@@ -251,7 +269,7 @@ def rm(
 ) -> None:
     """Delete ledgers. This cannot be undone, and their ids are never used again."""
     password = read_password(password_file)
-    confirm("ledger", ledgers, yes)
+    confirm_removal("ledger", ledgers, yes)
 
     async def work() -> None:
         async with cluster(metadata) as client:
@@ -302,7 +320,8 @@ def recover(
     if as_json:
         print_json({**describe(closed), **({"lost": found.report} if accept_loss else {})})
     else:
-        print(f"ledger {ledger} is closed: {closed.last_entry_id + 1} entries, {closed.length} bytes")
+        entries = counted(closed.last_entry_id + 1, "entry", "entries")
+        print(f"ledger {ledger} is closed: {entries}, {counted(closed.length, 'byte')}")
         for loss in found.report:
             print(f"lost: {loss}")
     if found.lost:

@@ -12,7 +12,7 @@ from ..exits import reading_only
 from ..lines.stream_options import DEFAULT, Policy, opened, policy_fields, with_policy
 from ..options import Json, Metadata
 from ..output import ResultFields, print_json, print_record, print_rows
-from ..removal import IfExists, Yes, confirm, delete_each
+from ..removal import IfExists, Yes, confirm_removal, delete_each
 from ..running import run
 
 app = typer.Typer(help="Manage the namespaces that names of streams belong to.")
@@ -93,7 +93,7 @@ def list_(metadata: Metadata, as_json: Json = False) -> None:
 @app.command()
 def rm(metadata: Metadata, name: _Name, if_exists: IfExists = False, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a namespace without streams. The namespace 'default' only loses the defaults that were given to it."""
-    confirm("namespace", [name], yes)
+    confirm_removal("namespace", [name], yes)
 
     async def work() -> None:
         async with opened(metadata, name) as streams:

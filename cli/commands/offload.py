@@ -74,7 +74,7 @@ def run_(
     log_format: LogFormatOption = None,
     as_json: Json = False,
 ) -> None:
-    """Archive closed ledgers according to the policy, until Ctrl-C.
+    """Archive closed ledgers according to the policy, until Ctrl-C or SIGTERM.
 
     The first run records the location of the archive. Any number of these processes may run; one of them works
     at a time. Credentials come from the usual environment variables of each cloud: AWS_* (also for the region and

@@ -32,7 +32,7 @@ def run_(
     log_format: LogFormatOption = None,
     as_json: Json = False,
 ) -> None:
-    """Find ledgers with too few good copies and restore them, until Ctrl-C.
+    """Find ledgers with too few good copies and restore them, until Ctrl-C or SIGTERM.
 
     Any number of these processes may run: one of them is the auditor that creates tasks, and all of them do tasks.
     'cluster status' shows the findings.

@@ -17,6 +17,7 @@ import typer
 
 from tallybook.core.calendar import utc_datetime
 from tallybook.core.errors import NoSuchLedger, NoSuchStream, PeerError, StorageError, StreamEnded, StreamExists
+from tallybook.core.quantities import counted
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.stream import Position, StreamInfo, StreamStore
@@ -32,7 +33,7 @@ from ..lines.stream_read import GapReporter, copy_records, records_as_json, reco
 from ..options import Json, Metadata
 from ..output import ResultFields, complain, note, print_json, print_record, print_rows
 from ..progress import Progress
-from ..removal import IfExists, Yes, confirm, delete_each
+from ..removal import IfExists, Yes, confirm, confirm_removal, delete_each
 from ..running import run
 from ..standard_output import STDOUT
 
@@ -173,7 +174,7 @@ def rm(
     as_json: Json = False,
 ) -> None:
     """Delete streams with all of their records. This cannot be undone."""
-    confirm("stream", names, yes)
+    confirm_removal("stream", names, yes)
 
     async def work() -> None:
         async with opened(metadata, namespace) as streams:
@@ -209,7 +210,7 @@ def append(
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Append standard input to a stream, one record a line.
+    """Append standard input to a stream, one record per line.
 
     Another writer of the stream is fenced, unless --wait is given. Newlines are not part of the records; an
     unterminated last line counts. In any case the command prints the position of the last confirmed record. If it did
@@ -281,7 +282,8 @@ def _report_appended(
         return
     if on_confirmed is None and last is not None:
         print(last, flush=True)
-    text = f"stream {name}: {records} records, {size} bytes confirmed in {feeder.seconds:.3f} seconds"
+    confirmed = f"{counted(records, 'record')}, {counted(size, 'byte')} confirmed"
+    text = f"stream {name}: {confirmed} in {feeder.seconds:.3f} seconds"
     if whole:
         note(text)
         return
@@ -380,11 +382,13 @@ def truncate(
     metadata: Metadata,
     name: StreamName,
     before: Annotated[str, typer.Option("--before", metavar="WHERE", help=f"The first record to keep: {START_FORMS}.")],
+    yes: Yes = False,
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Delete all records before a certain one. This cannot be undone."""
     wanted = parse_start(before)
+    confirm(f"Delete the records of stream {name} before {before}", yes)
 
     async def work() -> StreamInfo:
         async with opened(metadata, namespace) as streams:
@@ -399,12 +403,18 @@ def truncate(
 
 @app.command()
 def seal(
-    metadata: Metadata, name: StreamName, wait: Wait = None, namespace: Namespace = DEFAULT, as_json: Json = False
+    metadata: Metadata,
+    name: StreamName,
+    wait: Wait = None,
+    yes: Yes = False,
+    namespace: Namespace = DEFAULT,
+    as_json: Json = False,
 ) -> None:
-    """Seal a stream for ever: nothing can be appended any more, and readers reach its end.
+    """Seal a stream for ever: nothing can be appended any more, and readers reach its end. This cannot be undone.
 
     Its writer is fenced, unless --wait is given. A sealed stream stays as it is.
     """
+    confirm(f"Seal stream {name}", yes)
 
     async def work() -> StreamInfo:
         async with opened(metadata, namespace) as streams:
@@ -417,7 +427,7 @@ def seal(
     if as_json:
         print_json(describe(sealed))
     else:
-        print(f"stream {name} is sealed: {sealed.next_sequence} records")
+        print(f"stream {name} is sealed: {counted(sealed.next_sequence, 'record')}")
 
 
 @app.command()

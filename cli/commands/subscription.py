@@ -14,7 +14,7 @@ from ..lines.stream_bounds import START_FORMS, parse_start
 from ..lines.stream_options import DEFAULT, Namespace, StreamName, opened
 from ..options import Json, Metadata
 from ..output import ResultFields, print_json, print_rows
-from ..removal import IfExists, Yes, confirm, delete_each
+from ..removal import IfExists, Yes, confirm_removal, delete_each
 from ..running import run
 
 app = typer.Typer(help="Manage the stored positions of readers of streams.")
@@ -105,7 +105,7 @@ def rm(
     as_json: Json = False,
 ) -> None:
     """Delete a subscription. Its reader is fenced."""
-    confirm("subscription", [name], yes)
+    confirm_removal("subscription", [name], yes)
 
     async def work() -> None:
         async with opened(metadata, namespace) as streams:

@@ -42,7 +42,7 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where closed ledgers are archived: s3://, gs:// or az://BUCKET/PREFIX, or file:///PATH.",
+            help="Where closed ledgers are archived: s3://BUCKET/PATH, the same with gs:// or az://, or file:///PATH.",
             show_default="DIR/archive in a new cluster",
         ),
     ] = None,

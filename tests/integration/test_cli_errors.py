@@ -162,6 +162,37 @@ def test_rm_asks_a_person_and_deletes_nothing_without_a_yes(cluster, cli, answer
     assert cluster("ledger", "info", ledger).code == (CALLER if code == 0 else 0)
 
 
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        (("truncate", "NAME", "--before", "latest"), "Delete the records of stream NAME before latest?"),
+        (("seal", "NAME"), "Seal stream NAME?"),
+    ],
+)
+def test_a_stream_is_neither_truncated_nor_sealed_without_a_yes(cluster, cli, words, question):
+    name = f"asks-{words[0]}"
+    cluster("stream", "append", name, "--create", stdin=b"one\n")
+    screen, terminal = pty.openpty()
+    asking = cli.start(
+        "stream", *(word.replace("NAME", name) for word in words), "--metadata", cluster.metadata,
+        stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(terminal)
+    question = f"{question.replace('NAME', name)} This cannot be undone. [y/N] "
+    assert asking.stderr.read(len(question)).decode() == question
+    os.write(screen, b"no\n")
+    out, _ = asking.communicate(timeout=cli.patience)
+    os.close(screen)
+    assert (asking.returncode, out) == (1, b"")
+    info = cluster("stream", "info", name, "--json").json
+    assert (info["first_sequence"], info["sealed"]) == (0, False)
+
+
+def test_an_argument_that_is_no_ledger_id_is_named(cluster):
+    refused = cluster("ledger", "info", "abc")
+    assert (refused.code, "'abc' is not a ledger id" in refused.err) == (2, True)
+
+
 def test_progress_goes_to_a_terminal_and_nowhere_else(cluster, cli, tmp_path):
     source = tmp_path / "lines"
     source.write_bytes(b"".join(b"%d\n" % number for number in range(400_000)))
@@ -180,5 +211,5 @@ def test_progress_goes_to_a_terminal_and_nowhere_else(cluster, cli, tmp_path):
             break
     os.close(screen)
     out, _ = appending.communicate(timeout=cli.patience)
-    assert out.startswith(b"400000 entries, ")
+    assert out.startswith(b"400,000 entries, ")
     assert b"entries/s" in shown
