@@ -27,6 +27,7 @@ S = TypeVar("S", bound=Settings)
 ENVIRONMENT_PREFIX: Final = "TALLYBOOK_"
 LEVEL_SEPARATOR: Final = "__"
 MAX_FILE_BYTES: Final = 1 << 20
+_MAX_SUGGESTIONS: Final = 20
 _MAX_DOTS: Final = 100
 """In one line: Python's TOML parser needs time and memory quadratic in the number of parts of a dotted name."""
 
@@ -151,10 +152,12 @@ def validation_messages(error: ValidationError, known: Iterable[str] = ()) -> It
     Args:
         known: the names of all settings, of which the most similar one is suggested for an unknown name.
     """
+    # The search takes long for a file of many unknown names, which is not a settings file.
+    names = list(known) if error.error_count() <= _MAX_SUGGESTIONS else []
     for problem in error.errors(include_url=False):
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            similar = difflib.get_close_matches(name, list(known), n=1)
+            similar = difflib.get_close_matches(name, names, n=1)
             yield f"{name} is not a setting{f' (did you mean {similar[0]}?)' if similar else ''}"
         elif problem["type"] == "missing":
             yield f"{name} must be set"
