@@ -18,7 +18,6 @@ from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, Tallybook
 from tallybook.offload.bucket.janitor import BucketJanitor
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
-from tallybook.sim import run as run_module
 from tallybook.sim.checks import archive_liveness as settling
 from tallybook.sim.checks import liveness
 from tallybook.sim.configuration.run_configuration import configuration_of_seed
@@ -27,6 +26,7 @@ from tallybook.sim.faults import nemesis
 from tallybook.sim.faults.nemesis import Nemesis, rotting
 from tallybook.sim.one_seed import run_quietly
 from tallybook.sim.oracle.observed_bookie import ObservedBookie
+from tallybook.sim.run import Universe
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 from tallybook.sim.workload.ledgers import Workload
 from tallybook.sim.workload.write_modes import AppendOutcome, WorkloadWriter
@@ -49,13 +49,13 @@ def first_failure(seeds: Iterable[int]) -> str:
 def test_an_error_of_the_simulation_itself_is_the_failure_of_its_seed(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def audit(_universe: object) -> None:
+    async def until(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(run_module, "audit", audit)
+    monkeypatch.setattr(Universe, "until", until)
     report = run_quietly(111)
     assert report.failure == f"harness: {error!r}"
-    assert any("in audit" in line for line in report.trace), "where it was"
+    assert any("in until" in line for line in report.trace), "where it was"
     assert report.digest
 
 

@@ -12,23 +12,24 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
 from tallybook.sim.model import BrokenWorld, Model, ModelLimits, explore, world
 
-LOSS_AND_SPARE = ModelLimits(batches=1, recoverers=1, losses=1, replacements=1)
 SMALL_ENOUGH = {
     "a lost message": ModelLimits(batches=1, recoverers=1, losses=1, late_answers=False),
     "a spare": ModelLimits(batches=1, recoverers=1, losses=0, replacements=1),
-    "two recoveries": ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False),
     "one bookie": ModelLimits(Quorum(1, 1, 1), batches=2, recoverers=2, losses=1),
 }
+LARGE = {
+    "two recoveries": ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False),
+    "a lost message and a spare": ModelLimits(batches=1, recoverers=1, losses=1, replacements=1),
+}
+WORLDS = [
+    *(pytest.param(limits, id=name) for name, limits in SMALL_ENOUGH.items()),
+    *(pytest.param(limits, id=name, marks=pytest.mark.nightly) for name, limits in LARGE.items()),
+]
 
 
-@pytest.mark.parametrize("limits", SMALL_ENOUGH.values(), ids=SMALL_ENOUGH)
+@pytest.mark.parametrize("limits", WORLDS)
 def test_no_world_that_can_be_reached_is_broken(limits: ModelLimits) -> None:
     assert explore(Model(limits)).closed
-
-
-@pytest.mark.nightly
-def test_no_world_with_a_lost_message_and_a_spare_is_broken() -> None:
-    assert explore(Model(LOSS_AND_SPARE)).closed
 
 
 def test_f01_recovery_reads_that_do_not_fence_are_found_to_lose_a_confirmed_entry() -> None:

@@ -16,12 +16,12 @@ from tallybook.sim.configuration.repair_configuration import REPAIR_FAULTS
 from tallybook.sim.configuration.run_configuration import FAULTS, LOSSES_OF_METADATA, draw_configuration
 from tallybook.sim.one_seed import run
 
-SEEDS = range(3)
+SEEDS = (0, 1)
 DIGESTS = """
 import logging, sys
 from tallybook.sim.one_seed import run
 logging.disable(logging.CRITICAL)
-seeds = range(3)
+seeds = (0, 1)
 for seed in reversed(seeds) if sys.argv[1] == "backwards" else seeds:
     report = run(seed)
     print(seed, report.digest, report.failure, flush=True)
