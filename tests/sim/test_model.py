@@ -12,13 +12,15 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
 from tallybook.sim.model import BrokenWorld, Model, ModelLimits, explore, world
 
+TWO_RECOVERIES_OF_TWO_BOOKIES = ModelLimits(Quorum(2, 2, 2), batches=1, recoverers=2, losses=0, late_answers=False)
 SMALL_ENOUGH = {
     "a lost message": ModelLimits(batches=1, recoverers=1, losses=1, late_answers=False),
     "a spare": ModelLimits(batches=1, recoverers=1, losses=0, replacements=1),
     "one bookie": ModelLimits(Quorum(1, 1, 1), batches=2, recoverers=2, losses=1),
+    "two recoveries of two bookies": TWO_RECOVERIES_OF_TWO_BOOKIES,
 }
 LARGE = {
-    "two recoveries": ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False),
+    "two recoveries of three bookies": ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False),
     "a lost message and a spare": ModelLimits(batches=1, recoverers=1, losses=1, replacements=1),
 }
 WORLDS = [
@@ -52,7 +54,7 @@ def test_a_recovery_that_closes_a_closed_ledger_again_is_found(monkeypatch: pyte
 
     monkeypatch.setattr(world, "closed_at", again)
     with pytest.raises(BrokenWorld, match="I3: a closed ledger changed"):
-        explore(Model(ModelLimits(batches=1, recoverers=2, losses=0, late_answers=False)))
+        explore(Model(TWO_RECOVERIES_OF_TWO_BOOKIES))
 
 
 def test_a_writer_that_confirms_with_one_ack_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
