@@ -29,7 +29,7 @@ from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.logging import logger
 
 from ..scrub.damage_list import DamageList, batch_of
-from ..storage.entry_log.logs import EntryLogs
+from ..storage.entry_log.logs import Appender, EntryLogs
 from ..storage.index.port import Index
 from ..storage.location import IndexRow
 from ..storage.log_contents import LogContents, in_pieces
@@ -149,7 +149,7 @@ class Compaction:
 
     async def _write(self, rows: Sequence[IndexRow], batches: Sequence[Buffer]) -> None:
         """Steps 2 and 3."""
-        locations = await self._logs.append(batches, paced=False, aside=True)
+        locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
         await self._logs.sync()
         await self._index.apply(
             [row._replace(location=location) for row, location in zip(rows, locations, strict=True)],

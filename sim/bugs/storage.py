@@ -14,7 +14,7 @@ from tallybook.bookie.gc.entry_log_compaction import Compaction
 from tallybook.bookie.gc.plan import GarbagePolicy
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.scrub.scrubber import Scrubber
-from tallybook.bookie.storage.entry_log.logs import EntryLogs
+from tallybook.bookie.storage.entry_log.logs import Appender, EntryLogs
 from tallybook.bookie.storage.entry_log.truncation import UnlinkedFile
 from tallybook.bookie.storage.log_contents import LogContents
 
@@ -31,7 +31,7 @@ def _index_not_synced(_right: Any) -> Any:
 
 def _copies_not_synced(_right: Any) -> Any:
     async def write(self: Any, rows: Any, batches: Any) -> None:
-        locations = await self._logs.append(batches, paced=False, aside=True)
+        locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
         moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
         await self._index.apply(moved, {})
 

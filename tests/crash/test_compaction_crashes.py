@@ -11,6 +11,7 @@ import pytest
 
 from tallybook.bookie.gc.entry_log_compaction import Compaction
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.storage.entry_log.logs import Appender
 from tallybook.core.errors import NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
@@ -101,7 +102,7 @@ def removes_before_the_index_is_durable(monkeypatch: pytest.MonkeyPatch) -> None
 
 def does_not_sync_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     async def write(self: Compaction, rows, batches) -> None:
-        locations = await self._logs.append(batches, paced=False, aside=True)
+        locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
         moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
         await self._index.apply(moved, {})
 

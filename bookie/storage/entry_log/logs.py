@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from enum import Enum
 from typing import Final
 
 from tallybook.core.batch import Buffer
@@ -40,6 +41,13 @@ MAX_OPEN_FILES: Final = 128
 """Entry logs kept open for reading."""
 
 
+class Appender(Enum):
+    """The part of a bookie that appends: each writes to a log of its own."""
+
+    CHECKPOINT = "checkpoint"
+    COMPACTION = "compaction"
+
+
 class EntryLogs:
     """All entry logs of one bookie, in one or more directories. Created by ``open``.
 
@@ -47,21 +55,29 @@ class EntryLogs:
     """
 
     def __init__(
-        self, disk: Disk, directories: Sequence[str], directory_uuid: bytes, settings: StorageSettings, clock: Clock
+        self,
+        disk: Disk,
+        directories: LogDirectories,
+        directory_uuid: bytes,
+        settings: StorageSettings,
+        clock: Clock,
+        *,
+        log_ids: Sequence[int],
+        next_id: int,
     ) -> None:
         self._disk = disk
-        self._directories = LogDirectories(disk, directories, directory_uuid)
-        self._reader = EntryLogReader(disk, self._directories.path_of, directory_uuid, MAX_OPEN_FILES)
+        self._directories = directories
+        self._reader = EntryLogReader(disk, directories.path_of, directory_uuid, MAX_OPEN_FILES)
         self._full_bytes = settings.entry_log_bytes
         self._piece_bytes = settings.give_back_bytes
         self._pace = RateLimiter(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
-        self._writers: dict[bool, LogWriter] = {}
-        """The logs being written: by checkpoints, and, under the key true, by compaction."""
+        self._writers: dict[Appender, LogWriter] = {}
+        """The logs being written."""
         self._finished: list[LogWriter] = []
-        self._log_ids: list[int] = []
-        self._next_id = 1
-        self._lengths: dict[int, int] = {}
+        self._log_ids = list(log_ids)
+        self._next_id = next_id
+        self._lengths = directories.noted
         self._unlinked: list[UnlinkedFile] = []
         self._clock = clock
         self.reads = Meter(clock)
@@ -71,7 +87,7 @@ class EntryLogs:
         self._stopped = ""
         self._awaits_rows: set[int] = set()
         """Logs with batches of a checkpoint whose rows are not in the index yet."""
-        self.avoid = self._directories.avoid
+        self.avoid = directories.avoid
         """Called with the directories that are short of space: new logs avoid them if possible."""
 
     @staticmethod
@@ -93,12 +109,12 @@ class EntryLogs:
             DamagedFile: a directory is missing, or two hold a log with the same id.
             DiskFailed: a directory cannot be read.
         """
-        logs = EntryLogs(disk, directories, uuid_bytes(directory_uuid), settings, clock)
-        logs._log_ids = await logs._directories.find()
-        logs._lengths = logs._directories.noted
+        uuid = uuid_bytes(directory_uuid)
+        found = LogDirectories(disk, directories, uuid)
+        log_ids = await found.find()
         # Also above a lost log: rows of the index may point into it.
-        logs._next_id = max((above, *logs._log_ids, *logs._lengths, *logs._directories.buried)) + 1
-        return logs
+        next_id = max((above, *log_ids, *found.noted, *found.buried)) + 1
+        return EntryLogs(disk, found, uuid, settings, clock, log_ids=log_ids, next_id=next_id)
 
     @property
     def strays(self) -> Sequence[str]:
@@ -137,7 +153,9 @@ class EntryLogs:
 
     # -- writing -----------------------------------------------------------------------------
 
-    async def append(self, batches: Sequence[Buffer], *, paced: bool = True, aside: bool = False) -> list[Location]:
+    async def append(
+        self, batches: Sequence[Buffer], *, paced: bool = True, appender: Appender = Appender.CHECKPOINT
+    ) -> list[Location]:
         """Write ``batches`` to one log, in this order, and return their locations.
 
         Nothing is durable before ``sync``. All of them go to one log, so a log may exceed ``entry_log_bytes`` and
@@ -145,8 +163,8 @@ class EntryLogs:
 
         Args:
             paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
-            aside: write to a separate log, for long-lived batches copied by compaction. Otherwise the log is not
-                settled before ``rows_are_in``.
+            appender: decides the log. Compaction copies long-lived batches, which have a log of their own; the log of
+                checkpoints is not settled before ``rows_are_in``.
 
         Raises:
             InvalidBatch: one of them is not well-formed. None is kept.
@@ -154,13 +172,13 @@ class EntryLogs:
             DiskFailed: nothing can be appended any more; the bookie must stop.
         """
         async with self._exclusively():
-            writer = await self._writer(aside)
+            writer = await self._writer(appender)
             try:
                 locations = await writer.append(batches, self._pace.spend if paced else _unpaced)
             except DiskFull:
                 self._directories.met_full(writer.log.log_id)
                 raise
-            if not aside:
+            if appender is Appender.CHECKPOINT:
                 self._awaits_rows.add(writer.log.log_id)
             return locations
 
@@ -275,18 +293,18 @@ class EntryLogs:
                     await self._unlinked.pop().close()
                 await self._reader.close()
 
-    async def _writer(self, aside: bool) -> LogWriter:
+    async def _writer(self, appender: Appender) -> LogWriter:
         """The log to append to; a new one if there is none, it is full, or its disk is short and another one is not."""
-        writer = self._writers.get(aside)
+        writer = self._writers.get(appender)
         if writer is not None and self._directories.should_leave(writer.log.log_id):
-            await self._leave(aside)
+            await self._leave(appender)
             writer = None
         elif writer is not None and (writer.size >= self._full_bytes or len(writer.ledgers) >= FULL_LEDGERS):
-            await self._finish(aside)
+            await self._finish(appender)
             writer = None
-        return await self._begin(aside) if writer is None else writer
+        return await self._begin(appender) if writer is None else writer
 
-    async def _begin(self, aside: bool) -> LogWriter:
+    async def _begin(self, appender: Appender) -> LogWriter:
         while self._next_id in self._directories.taken_ids:
             self._next_id += 1
         log_id, self._next_id = self._next_id, self._next_id + 1
@@ -297,20 +315,20 @@ class EntryLogs:
             self._directories.met_full(log_id)
             self._directories.forget(log_id)
             raise
-        self._writers[aside] = writer
+        self._writers[appender] = writer
         self._log_ids.append(log_id)
         return writer
 
-    async def _leave(self, aside: bool) -> None:
+    async def _leave(self, appender: Appender) -> None:
         """Finish a log that has no space to grow. If there is none for its footer, it stays without one."""
         try:
-            await self._finish(aside)
+            await self._finish(appender)
         except DiskFull:
-            self._finished.append(self._writers.pop(aside))
+            self._finished.append(self._writers.pop(appender))
 
-    async def _finish(self, aside: bool) -> None:
-        await self._writers[aside].finish()
-        self._finished.append(self._writers.pop(aside))
+    async def _finish(self, appender: Appender) -> None:
+        await self._writers[appender].finish()
+        self._finished.append(self._writers.pop(appender))
 
     async def _sync(self) -> None:
         while self._finished:
@@ -358,10 +376,10 @@ class EntryLogs:
             DiskFull, DiskFailed: as for ``append`` and ``sync``.
         """
         async with self._exclusively():
-            for aside, writer in [*self._writers.items()]:
+            for appender, writer in [*self._writers.items()]:
                 if writer.log.log_id == log_id:
-                    await self._finish(aside)
-                    await self._writer(aside)
+                    await self._finish(appender)
+                    await self._writer(appender)
                     await self._sync()
 
     # -- reading -----------------------------------------------------------------------------
