@@ -19,8 +19,8 @@ class _Entry:
     file: DiskFile | None = None
     users: int = 0
     forgotten: bool = False
-    let_go: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it was forgotten and has no users."""
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the file was forgotten and closed."""
 
 
 class OpenFiles:
@@ -66,7 +66,7 @@ class OpenFiles:
         entry = self._entries.pop(path, None) or _Entry()
         entry.forgotten = True
         await self._settle(path, entry)
-        return entry.let_go
+        return entry.closed
 
     async def close(self) -> None:
         """Close every unused file, and the others when they are no longer used."""
@@ -85,7 +85,7 @@ class OpenFiles:
                     await entry.file.close()
             finally:
                 # Also if ``close`` is cancelled: the file has no users any more.
-                entry.let_go.set()
+                entry.closed.set()
         if len(self._entries) > self.max_open:
             idle = next((each for each, other in self._entries.items() if not other.users), None)
             if idle is not None:

@@ -35,8 +35,8 @@ _JOINED_BYTES: Final = 64 * 1024
 _IDLE_ATTACHES: Final = MAX_ATTACHES // 2
 """Attachments of idle ledgers in one message; leaves slots for the ledgers of the message's batches."""
 
-_FRONTS_PER_TIMEOUT: Final = 64
-_FRONTS: Final = 2 * _FRONTS_PER_TIMEOUT
+_ACK_TIMES_PER_TIMEOUT: Final = 64
+_MAX_ACK_TIMES: Final = 2 * _ACK_TIMES_PER_TIMEOUT
 """Resolution and length of the record of ack times; it covers more than the add timeout."""
 
 
@@ -126,8 +126,8 @@ class AddStream:
         self._to_attach: OrderedDict[int, Attach] = OrderedDict()
         """Ledgers open for writing that may not be attached yet."""
         self._progress_at = 0.0
-        self._front_s = add_timeout_s / _FRONTS_PER_TIMEOUT
-        self._fronts: deque[tuple[float, int]] = deque(maxlen=_FRONTS)
+        self._ack_time_step_s = add_timeout_s / _ACK_TIMES_PER_TIMEOUT
+        self._ack_times: deque[tuple[float, int]] = deque(maxlen=_MAX_ACK_TIMES)
         """Times of acks, each with the highest number acked until about then."""
         self._ended = False
         self._sender = StreamSender(stream, self._compose, tasks, f"adds to {stream.peer}")
@@ -181,20 +181,20 @@ class AddStream:
         """
         while (message := await self._stream.receive()) is not None:
             now = self._progress_at = self._load.clock.monotonic()
-            front = 0
+            highest = 0
             for ack in decode_acks(message):
-                front = max(front, ack.number)
+                highest = max(highest, ack.number)
                 self._acked(ack, now)
-            self._note_front(now, front)
+            self._note_acked(now, highest)
             if self._queue:
                 self._sender.kick()
 
-    def _note_front(self, now: float, number: int) -> None:
-        at, before = self._fronts[-1] if self._fronts else (-self._front_s, 0)
-        if now - at < self._front_s:
-            self._fronts[-1] = (at, max(before, number))
+    def _note_acked(self, now: float, number: int) -> None:
+        at, before = self._ack_times[-1] if self._ack_times else (-self._ack_time_step_s, 0)
+        if now - at < self._ack_time_step_s:
+            self._ack_times[-1] = (at, max(before, number))
         else:
-            self._fronts.append((now, max(before, number)))
+            self._ack_times.append((now, max(before, number)))
 
     def end(self) -> None:
         """Abort the stream, and answer every batch with the code of ``BookieUnavailable``, in the order of sending."""
@@ -356,7 +356,7 @@ class AddStream:
         """Since when the bookie owes the answer to a batch; see the port."""
         if add.sent_at is None:
             return self.progress_at
-        passed_at = next((at for at, number in self._fronts if number > add.number), self._progress_at)
+        passed_at = next((at for at, number in self._ack_times if number > add.number), self._progress_at)
         return max(add.sent_at, passed_at)
 
 

@@ -82,7 +82,7 @@ EXCUSED = {
     "client/reader/machine.py:SpeculationPolicy._answers": "the last times of one reader",
     "client/recovery/driver.py:_RecoveryRun._events": "a few answers for each bookie of one recovery",
     "client/reader/entries.py:EntryGroups._batches": "batches of one answer, which ``read_bytes`` bounds",
-    "client/connection/add_stream.py:AddStream._fronts": "128 pairs of numbers for each connection",
+    "client/connection/add_stream.py:AddStream._ack_times": "128 pairs of numbers for each connection",
     "client/connection/add_stream.py:AddStream._attached": "ledgers of one stream, bounded by the protocol",
     "client/connection/add_stream.py:AddStream._to_attach": "one for each open ledger, until the next messages",
     "client/connection/add_stream.py:AddStream._detached": "ledgers of one stream, until the next messages",
