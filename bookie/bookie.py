@@ -130,16 +130,16 @@ class Bookie:
 
     def set_read_only(self, read_only: bool) -> None:
         """Refuse ordinary adds, or accept them again."""
-        self._parts.admission.read_only = read_only
+        self._parts.admission.set_read_only(read_only)
 
     @property
     def compaction_suspended(self) -> bool:
         """Whether compaction of entry logs is suspended, until resumed or the bookie restarts."""
-        return self._parts.collector.reclaimer.suspended
+        return self._parts.collector.compaction_suspended
 
     def suspend_compaction(self, suspended: bool) -> None:
         """Suspend compaction after the entry log in progress, or resume it."""
-        self._parts.collector.reclaimer.suspended = suspended
+        self._parts.collector.suspend_compaction(suspended)
 
     async def flush(self) -> None:
         """Checkpoint everything taken so far; afterwards no journal is needed to read it.

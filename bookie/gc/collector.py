@@ -188,6 +188,15 @@ class GarbageCollector:
         """Ledgers that may have lost entries, as of the last pass."""
         return self._limbo.ledgers
 
+    @property
+    def compaction_suspended(self) -> bool:
+        """Whether the operator has suspended compaction of entry logs."""
+        return self.reclaimer.compaction_suspended
+
+    def suspend_compaction(self, suspended: bool) -> None:
+        """Suspend compaction after the entry log in progress, or resume it."""
+        self.reclaimer.suspend_compaction(suspended)
+
     def start(self) -> None:
         """Start the background passes, unless the settings disable them."""
         if self._interval_seconds:

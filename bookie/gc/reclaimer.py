@@ -102,13 +102,17 @@ class EntryLogReclaimer:
         self._kept: set[int] = set()
         """Logs that stay because of damaged batches, until the next complete check."""
         self._all_due_at = clock.monotonic() + settings.compact_all_interval_ms / 1000
-        self.suspended = False
-        """Whether compaction is suspended, even if disk space is short. Dead logs are still removed."""
+        self.compaction_suspended = False
+        """Whether the operator has suspended compaction."""
         self.contents = LogContents(index, logs)
         pace = RateLimiter(clock, settings.compact_bytes_per_second)
         self._compaction = Compaction(self.contents, index, logs, pace, undisturbed, damage)
         self.removed_logs = 0
         self.removed_bytes = 0
+
+    def suspend_compaction(self, suspended: bool) -> None:
+        """Suspend compaction, even if disk space is short, or resume it. Dead logs are still removed."""
+        self.compaction_suspended = suspended
 
     @property
     def copied_bytes(self) -> int:
@@ -177,7 +181,7 @@ class EntryLogReclaimer:
         full = await self._finish_growing(bounds)
         by_index: dict[int, LogUsage] = {}
         for facts in worth_copying(self._usage(), bounds):
-            if self.suspended and facts.live_bytes:
+            if self.compaction_suspended and facts.live_bytes:
                 # The state may have changed since the pass began.
                 break
             if facts.log_id in self._damaged:
@@ -198,13 +202,13 @@ class EntryLogReclaimer:
                     await self._skipping_unreadable(log_id, self._finish_if_worth(log_id, bounds))
                 except DiskFull as error:
                     full = error
-        if full is None and not self.suspended:
+        if full is None and not self.compaction_suspended:
             self._freed.clear()
         return full
 
     def _bounds(self) -> CompactionLimits:
         """The current compaction limits."""
-        if self.suspended:
+        if self.compaction_suspended:
             # The occasional complete check waits until it can do something.
             return _NOTHING
         if self._clock.monotonic() >= self._all_due_at:
@@ -380,6 +384,6 @@ METRICS: Final = (
         "compaction_suspended",
         "tallybook_bookie_compaction_suspended",
         "1 while an operator has suspended compaction, else 0.",
-        lambda gc: int(gc.suspended),
+        lambda gc: int(gc.compaction_suspended),
     )
 )

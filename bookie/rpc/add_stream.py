@@ -114,7 +114,7 @@ class AddStreamServer:
 
     def act_for(self, principal: Principal) -> None:
         """Apply the current permissions of the caller from now on."""
-        self._attached.may_write = principal.is_authorized(Permission.WRITE)
+        self._attached.set_may_write(principal.is_authorized(Permission.WRITE))
 
     def _attach(self, attach: Attach) -> None:
         if len(attach.identity) not in (0, IDENTITY_BYTES):

@@ -64,6 +64,10 @@ class StreamAttachments:
             self._ledgers.popitem(last=False)
             self.overflowed = True
 
+    def set_may_write(self, may_write: bool) -> None:
+        """Apply the current permission of the client."""
+        self.may_write = may_write
+
     def detach(self, ledger_id: int) -> None:
         """The client has finished with a ledger."""
         self._ledgers.pop(ledger_id, None)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final, Protocol, TypeVar
 
 from tallybook.core.coverage import sometimes
@@ -188,12 +189,8 @@ class CacheFlush:
                     raise
                 sometimes("checkpoint: the disk is full")
                 self._on_disk_full(True)
-                self._cache.flush_waits = nothing_written
-                try:
-                    with self.full_disk:
-                        await self._clock.sleep(FULL_RETRY_SECONDS)
-                finally:
-                    self._cache.flush_waits = False
+                with self.full_disk, self._cache.flush_waiting() if nothing_written else nullcontext():
+                    await self._clock.sleep(FULL_RETRY_SECONDS)
 
 
 class Checkpointer:
@@ -250,11 +247,11 @@ class Checkpointer:
     async def run_for_ever(self) -> None:
         """Run checkpoints when requested, and at the interval."""
         while True:
-            await self._reason()
+            await self._wait_until_due()
             with self.meter.timing():
                 await self._checkpoint()
 
-    async def _reason(self) -> None:
+    async def _wait_until_due(self) -> None:
         """Wait until a checkpoint is requested, or the interval has passed."""
         try:
             async with asyncio.timeout(self._interval_seconds):

@@ -13,7 +13,8 @@ Memory is bounded by bytes, and includes Python's overhead for a batch.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
@@ -183,6 +184,15 @@ class WriteCache:
         check(self.flushing is None, "the write cache was swapped during a flush")
         self.flushing, self.active = self.active, CacheBuffer()
         return self.flushing
+
+    @contextmanager
+    def flush_waiting(self) -> Iterator[None]:
+        """Within the block, the flush waits for disk space, and nothing of its buffer is written."""
+        self.flush_waits = True
+        try:
+            yield
+        finally:
+            self.flush_waits = False
 
     def release(self) -> None:
         """Release the flushing buffer: its batches can be read from the entry logs now."""

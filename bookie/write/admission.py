@@ -124,8 +124,7 @@ class Admission:
         self.max_batch_bytes = max_add_bytes - BATCH_OVERHEAD_BYTES
         """The largest batch that is taken."""
         self.max_dirty_ledgers = max_dirty_ledgers
-        self.read_only = False
-        """Set by the operator; ordinary adds are refused."""
+        self._read_only = False
         self.inflight_bytes = 0
         """Ordinary adds taken and not yet answered."""
         self.recovery_bytes = 0
@@ -135,10 +134,14 @@ class Admission:
         self.refusals = dict.fromkeys(REASONS, 0)
         """Number of refused adds, by reason."""
 
+    def set_read_only(self, read_only: bool) -> None:
+        """Refuse ordinary adds, or accept them again: the operator's decision."""
+        self._read_only = read_only
+
     @property
     def closed_to_writers(self) -> bool:
         """Whether ordinary adds of any size are refused for now."""
-        return self.read_only or self._pressure.only_reserve_left
+        return self._read_only or self._pressure.only_reserve_left
 
     def refusal(self, size: int, dirty_count: int, kind: AddKind, *, others_in_flight: bool = False) -> Refusal | None:
         """Why a batch of ``size`` bytes cannot be taken now, or ``None``. An empty lane takes any one batch.

@@ -79,7 +79,7 @@ async def test_a_client_that_may_not_write_any_more_is_no_writer_and_leaves_none
     ledgers, _ = running()
     stream = ledgers.begin(may_write=True)
     stream.attach(attach(1))
-    stream.may_write = False
+    stream.set_may_write(False)
     assert await writers(ledgers, 1) == [False]
     ledgers.end(stream)
     assert await writers(ledgers, 1) == [False]
