@@ -3,5 +3,5 @@
 ``collector.GarbageCollector`` runs the passes. ``plan`` and ``ledgers/over_replicated`` decide what may be dropped,
 ``reclaimer.EntryLogReclaimer`` removes entry logs, ``compaction_plan`` selects those worth compacting, and
 ``entry_log_compaction`` copies live batches out of them.
-Nothing here deletes metadata.
+``suspect_checks`` detects a restored metadata store between passes. Nothing here deletes metadata.
 """

@@ -69,6 +69,7 @@ from ..write.fencing import LedgerFencing
 from . import reclaimer
 from .plan import GarbagePolicy, GcDelays
 from .reclaimer import EntryLogReclaimer
+from .suspect_checks import SuspectChecks
 
 _log = logger("bookie.collector")
 
@@ -79,8 +80,6 @@ MAX_CONCURRENT_ENDS: Final = 50
 """Ledgers refused together, to share journal commits. Each starts with work in the same turn of the event loop: 450 of
 them delayed adds by 36 ms (measured)."""
 MAX_CONCURRENT_LOOKUPS: Final = 4
-SUSPECT_CHECK_SECONDS: Final = 5.0
-"""Interval of store checks that requests cause, so that they cannot cause them endlessly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class GarbageCollector:
 
     def __init__(
         self,
-        held: LedgerStorage,
+        storage: LedgerStorage,
         disposition_of: DispositionOf,
         settings: CollectionSettings,
         over_replication: OverReplicationPolicy,
@@ -131,7 +130,7 @@ class GarbageCollector:
         named: NamedLedgers | None = None,
         late: LateIdentities | None = None,
     ) -> None:
-        self._held = held
+        self._storage = storage
         self._disposition_of = disposition_of
         self._interval_seconds = settings.interval_ms / 1000
         self._pace = RateLimiter(clock, settings.lookups_per_second)
@@ -149,14 +148,13 @@ class GarbageCollector:
         """Whether the next pass is approved. The approval ends with that pass, also if it fails."""
         self._pass_lock = asyncio.Lock()
         self._wanted = requests
-        self._passes: asyncio.Task[None] | None = None
-        self._counting: asyncio.Task[None] | None = None
-        self._checking: asyncio.Task[None] | None = None
-        self._check_again, self._check_due_at = False, clock.monotonic()
-        self._change: asyncio.Task[None] | None = None
+        self._suspects = SuspectChecks(check, self._stop_dropping, clock, tasks)
+        self._run_task: asyncio.Task[None] | None = None
+        self._limbo_count_task: asyncio.Task[None] | None = None
+        self._change_task: asyncio.Task[None] | None = None
         self.reclaimer = EntryLogReclaimer(
-            held.index,
-            held.logs,
+            storage.index,
+            storage.logs,
             settings,
             finish_bytes=finish_bytes,
             clock=clock,
@@ -164,7 +162,7 @@ class GarbageCollector:
             pressed=pressed,
             damage=damage,
         )
-        self.maintenance = IndexMaintenance(held.index, settings.compact_index_after)
+        self.maintenance = IndexMaintenance(storage.index, settings.compact_index_after)
         self._damage = damage
         self.meter = Meter(clock, LONG_SECONDS)
         """Meter of passes."""
@@ -173,12 +171,12 @@ class GarbageCollector:
         self.dropped_ledgers = 0
         self.dropped_copies = 0
         """Ledgers of which over-replicated copies were dropped."""
-        self._limbo = LimboCount(held.table, named, self._pace)
+        self._limbo = LimboCount(storage.table, named, self._pace)
         self.deleted_ledgers = 0
         """Deleted ledgers that are kept for now, as of the last pass."""
         self.missing_ledgers = 0
         """Ledgers whose metadata is missing without a record of their deletion, as of the last pass."""
-        self.held = False
+        self.awaits_approval = False
         """Whether the last pass dropped no deleted ledger, because an operator must approve it first."""
         self._due_at: float | None = None
         """When an approved pass would drop some of the waiting ledgers, as of the last pass."""
@@ -200,7 +198,7 @@ class GarbageCollector:
     def start(self) -> None:
         """Start the background passes, unless the settings disable them."""
         if self._interval_seconds:
-            self._passes = self._tasks.spawn(self._run(), name="collector", essential=True)
+            self._run_task = self._tasks.spawn(self._run(), name="collector", essential=True)
 
     def request(self) -> None:
         """Request a pass now, if passes are enabled."""
@@ -240,18 +238,7 @@ class GarbageCollector:
 
     def suspect(self, ledger_id: int) -> None:
         """A request means another ledger of this id than is held here: check soon whether the store is behind."""
-        if self.check.suspect(ledger_id):
-            self._check_again = True
-            if self._checking is None or self._checking.done():
-                self._checking = self._tasks.spawn(self._check_suspects(), name="look at the metadata store")
-
-    async def _check_suspects(self) -> None:
-        while self._check_again:
-            await self._clock.sleep(max(0.0, self._check_due_at - self._clock.monotonic()))
-            self._check_due_at = self._clock.monotonic() + SUSPECT_CHECK_SECONDS
-            self._check_again = False
-            if await self.check.other_suspected():
-                await self._stop_dropping()
+        self._suspects.suspect(ledger_id)
 
     async def _stop_dropping(self) -> None:
         """The metadata has another ledger with a held id: drop nothing more in this pass, and record that."""
@@ -265,12 +252,13 @@ class GarbageCollector:
 
     async def close(self) -> None:
         """Stop the passes, and wait for the change in flight: half of a change would corrupt the storage."""
-        for task in (self._passes, self._counting, self._checking):
+        for task in (self._run_task, self._limbo_count_task):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self._change is not None:
-            await asyncio.gather(self._change, return_exceptions=True)
+        await self._suspects.close()
+        if self._change_task is not None:
+            await asyncio.gather(self._change_task, return_exceptions=True)
 
     async def collect(self) -> None:
         """Run one pass, and count the ledgers in limbo.
@@ -342,8 +330,8 @@ class GarbageCollector:
             policy.count(LedgerDisposition.DELETED),
             policy.count(LedgerDisposition.MISSING),
         )
-        self.held, self._due_at = policy.held, policy.due_at()
-        if self.held:
+        self.awaits_approval, self._due_at = policy.awaits_approval, policy.due_at()
+        if self.awaits_approval:
             _log.error(
                 "dropping deleted ledgers waits for an operator",
                 ledger_count=self.deleted_ledgers,
@@ -363,9 +351,9 @@ class GarbageCollector:
             try:
                 in_limbo = await self._collect_once()
                 # The count may read the metadata of all ledgers: a requested pass does not wait for it.
-                if self._counting is None or self._counting.done():
+                if self._limbo_count_task is None or self._limbo_count_task.done():
                     count = self._limbo.count(in_limbo, believed=not self._paused)
-                    self._counting = self._tasks.spawn(count, name="count of ledgers in limbo")
+                    self._limbo_count_task = self._tasks.spawn(count, name="count of ledgers in limbo")
             except DiskFailed as error:
                 self._fail_safe(f"the collector failed: {error!r}")
                 raise
@@ -377,8 +365,8 @@ class GarbageCollector:
 
     async def _undisturbed(self, change: Coroutine[Any, Any, None]) -> None:
         """Complete a change even if the pass is cancelled."""
-        self._change = self._tasks.spawn(change, name="collector's change")
-        await asyncio.shield(self._change)
+        self._change_task = self._tasks.spawn(change, name="collector's change")
+        await asyncio.shield(self._change_task)
 
     # -- selection ----------------------------------------------------------------------------
 
@@ -386,7 +374,7 @@ class GarbageCollector:
         """All ledgers that are known to have rows, in pages."""
         after: int | None = -1
         while after is not None:
-            page = await self._held.index.survey_ledgers(after, PAGE_LEDGERS)
+            page = await self._storage.index.survey_ledgers(after, PAGE_LEDGERS)
             for unreadable in page.unreadable:
                 sometimes("collector: skips rows that the index cannot read")
                 first, last = unreadable
@@ -422,11 +410,11 @@ class GarbageCollector:
 
     async def _count_in_limbo(self, ledger_ids: Iterable[int]) -> int:
         """Count the ledgers of these that are in limbo. Returns 0 at once if this bookie never lost anything."""
-        limbo, count = self._held.table.limbo, 0
+        limbo, count = self._storage.table.limbo, 0
         for ledger_id in sorted(ledger_ids):
             if limbo.covers(ledger_id, 0):
                 try:
-                    count += (await self._held.table.peek(ledger_id)).limbo
+                    count += (await self._storage.table.peek(ledger_id)).limbo
                 except StorageError:
                     count += 1  # its state is unknown, which is what limbo means
         return count
@@ -435,15 +423,15 @@ class GarbageCollector:
 
     async def _drop(self, ledger_ids: Sequence[int]) -> None:
         """Steps 1 to 3."""
-        held = self._held
-        refused = await _ended(held.fences.delete, ledger_ids)
+        storage = self._storage
+        refused = await _ended(storage.fences.delete, ledger_ids)
         gone: list[int] = []
         # In one turn: what no buffer holds now, none will hold again.
         for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
             if is_refused:
-                held.cache.forget(ledger_id)
-                held.stored.forget(ledger_id)
-                if held.cache.flushes(ledger_id):
+                storage.cache.forget(ledger_id)
+                storage.stored.forget(ledger_id)
+                if storage.cache.flushes(ledger_id):
                     sometimes("collector: a checkpoint is writing rows that are to be dropped")
                 else:
                     gone.append(ledger_id)
@@ -451,7 +439,7 @@ class GarbageCollector:
             sometimes("collector: drops ledgers")
             had = await self.reclaimer.data_of(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
-            await held.index.apply((), tombstones, drop_ledgers=gone, frees_space=True)
+            await storage.index.apply((), tombstones, drop_ledgers=gone, frees_space=True)
             self.reclaimer.dropped(had.by_log)
             self.maintenance.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)
@@ -462,8 +450,8 @@ class GarbageCollector:
 
     async def _drop_over_replicated(self, ledger_ids: Sequence[int]) -> None:
         """Fence the ledgers durably, then drop their rows and nothing else."""
-        held = self._held
-        fenced = await _ended(held.fences.fence_closed, ledger_ids)
+        storage = self._storage
+        fenced = await _ended(storage.fences.fence_closed, ledger_ids)
         known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]
         had = {ledger_id: await self.reclaimer.data_of([ledger_id]) for ledger_id in known}
         # In one turn, including the call of the index: batches that enter a buffer later get rows after this change.
@@ -471,9 +459,9 @@ class GarbageCollector:
         if gone:
             sometimes("collector: drops over-replicated copies")
             with self._over_replication.visits.shut(gone):
-                await held.index.apply((), {}, drop_rows=gone, frees_space=True)
+                await storage.index.apply((), {}, drop_rows=gone, frees_space=True)
             for ledger_id in gone:
-                held.stored.forget(ledger_id)
+                storage.stored.forget(ledger_id)
                 self.reclaimer.dropped(had[ledger_id].by_log)
                 self.maintenance.dropped([ledger_id], had[ledger_id].row_count)
             self._damage.forget_ledgers(gone)
@@ -482,8 +470,8 @@ class GarbageCollector:
 
     def _is_idle(self, ledger_id: int) -> bool:
         """Whether no request uses the ledger in this turn, and no repair has for a while."""
-        ledger = self._held.table.get(ledger_id)
-        if (ledger is not None and ledger.users) or self._held.cache.holds(ledger_id):
+        ledger = self._storage.table.get(ledger_id)
+        if (ledger is not None and ledger.users) or self._storage.cache.holds(ledger_id):
             sometimes("collector: a repair works on over-replicated copies")
             return False
         return self._over_replication.is_unvisited(ledger_id)
@@ -534,7 +522,7 @@ METRICS: Final = (
         "collection_held",
         "tallybook_bookie_collection_held",
         "1 while dropping deleted ledgers waits for an operator, because they are a large share of all.",
-        lambda collector: int(collector.held),
+        lambda collector: int(collector.awaits_approval),
     )
     .gauge(
         "metadata_behind",

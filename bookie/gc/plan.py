@@ -57,7 +57,8 @@ class GarbagePolicy:
         max_suspects: see ``MAX_SUSPECTS``.
 
     Attributes:
-        held: whether this pass drops no deleted ledger, since they are a large share of all ledgers.
+        awaits_approval: whether this pass drops no deleted ledger, since they are a large share of all ledgers and an
+            operator must approve it.
     """
 
     def __init__(self, delays: GcDelays, max_suspects: int = MAX_SUSPECTS) -> None:
@@ -72,7 +73,7 @@ class GarbagePolicy:
         self._before: dict[int, tuple[LedgerDisposition, float]] = {}
         """Ledgers that the previous pass found deleted or missing, and since when they are."""
         self._now: dict[int, tuple[LedgerDisposition, float]] = {}
-        self.held = False
+        self.awaits_approval = False
 
     def begin(
         self,
@@ -97,7 +98,7 @@ class GarbagePolicy:
         self._approved = approved
         deleted = sum(disposition is LedgerDisposition.DELETED for disposition, _ in self._now.values())
         many = deleted > max(FEW_LEDGERS, self._delays.max_share * self._looked_at)
-        self.held = many and not (self._approved or short_of_space)
+        self.awaits_approval = many and not (self._approved or short_of_space)
         self._before, self._now = self._now, {}
         self._looked_at = 0
 
@@ -134,7 +135,7 @@ class GarbagePolicy:
         lasted = self._now_seconds - since
         if disposition is LedgerDisposition.MISSING:
             return self._approved and lasted >= self._delays.missing_seconds
-        return not self.held and (self._short_of_space or lasted >= self._delays.deleted_seconds)
+        return not self.awaits_approval and (self._short_of_space or lasted >= self._delays.deleted_seconds)
 
     def count(self, disposition: LedgerDisposition) -> int:
         """Number of ledgers with this disposition that the last pass has met and not dropped."""
@@ -143,7 +144,7 @@ class GarbagePolicy:
     def due_at(self) -> float | None:
         """When an approved pass would drop some of the ledgers that this one has left; ``None``: never."""
         delays = {LedgerDisposition.MISSING: self._delays.missing_seconds}
-        if self.held:
+        if self.awaits_approval:
             delays[LedgerDisposition.DELETED] = self._delays.deleted_seconds
         return min(
             (since + delays[disposition] for disposition, since in self._now.values() if disposition in delays),

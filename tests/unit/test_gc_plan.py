@@ -113,10 +113,10 @@ def test_a_pass_that_would_drop_a_large_share_waits_for_an_operator() -> None:
     rounds = Rounds()
     assert not rounds.round(many(2001))
     assert not rounds.round(many(2001))
-    assert rounds.judge.held
+    assert rounds.judge.awaits_approval
     assert rounds.judge.count(D.DELETED) == 2001
     assert len(rounds.round(many(2001), approved=True)) == 2001
-    assert not rounds.judge.held
+    assert not rounds.judge.awaits_approval
 
 
 def test_a_pass_that_would_drop_no_large_share_or_few_ledgers_does_not_wait() -> None:
