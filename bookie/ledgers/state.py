@@ -161,8 +161,8 @@ class Ledger:
         limbo: entries of the ledger, and its fence, may have been lost.
         doubted: its identity was lost as well, and its id may have been assigned twice: the entries may belong to
             another ledger. Only repair adds are accepted, which verify them (``verified_copies.py``).
-        given_back: number of limbo events that a repair made good, while that is not durable yet; else ``None``.
-        given_fence: whether the ledger becomes fenced together with that.
+        repair_events: number of limbo events that a repair made good, while that is not durable yet; else ``None``.
+        repair_fence: whether the ledger becomes fenced together with that.
         last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint,
             and no index row is about a higher one.
         last_record: number of the last journal record about this ledger (``PendingAcks``).
