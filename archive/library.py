@@ -20,7 +20,6 @@ from tallybook.core.errors import (
     ArchiveKeyMissing,
     HandleClosed,
     InvalidArgument,
-    InvariantViolation,
     NoSuchLedger,
     ObjectDamaged,
     ObjectMissing,
@@ -31,7 +30,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.concurrency.async_iterators import PagedListing, ResumableIterator
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers, raise_defect
 
 from .catalog import BucketCatalog, CatalogEntry, read_catalog
 from .objects.open import open_store
@@ -58,7 +57,7 @@ class ArchiveLibrary:
         self._workers: Workers | None = workers
         self._store: ObjectStore | None = None
         self._lifetime = Lifetime("the library")
-        self._tasks = Tasks("library", _died, closed=HandleClosed)
+        self._tasks = Tasks("library", raise_defect("a library"), closed=HandleClosed)
         self._catalog: BucketCatalog | None = None
         self._reader: ArchiveReader | None = None
 
@@ -176,7 +175,3 @@ class ArchiveLibrary:
         if self._catalog is None:
             raise InvalidArgument("the library is not open: use it in an 'async with' block")
         return self._catalog
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"task {name} of a library died: {error!r}") from error

@@ -18,7 +18,7 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.access import OpenAccess
-from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.core.errors import InvalidConfig
 from tallybook.core.settings import GatewaySettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc.call_server import bound_calls
@@ -32,7 +32,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.security.in_flight import RequestsInFlight
 from tallybook.runtime.security.server_security import security_of_server
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, raise_defect
 from tallybook.stream import run_janitor
 from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 
@@ -85,7 +85,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
     reserve = reserve_connections(settings, raise_descriptor_limit())
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:
-        tasks = Tasks("gateway", _died)
+        tasks = Tasks("gateway", raise_defect("a gateway"))
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
@@ -171,7 +171,3 @@ async def _stop(ledgers: LedgerService, streams: StreamService) -> None:
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"task {name} of a gateway died: {error!r}") from error

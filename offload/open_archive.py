@@ -14,7 +14,7 @@ from tallybook.archive.objects.retries import StoreWithRetries
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.archive.url_record import ensure_location, other_location, read_location
 from tallybook.client.client import Client
-from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, InvalidConfig, InvariantViolation
+from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.core.limits import MIB
 from tallybook.core.settings import ClientSettings, OffloadSettings
 from tallybook.metadata.ledger_update import LedgerUpdater
@@ -22,7 +22,7 @@ from tallybook.metadata.metered_store import MetadataLoad
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers, raise_defect
 
 from .ledger_listing import LedgerListing
 from .mover import Mover
@@ -150,7 +150,7 @@ async def open_archive(
                 unlisted = encrypted is None
         workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
-        tasks = Tasks("archive", _died)
+        tasks = Tasks("archive", raise_defect("an offloader"))
         stack.push_async_callback(tasks.close)
         yield Archive(metadata, store, workers, tasks, clock, rng, client.world.metadata_load, store, where, unlisted)
 
@@ -167,7 +167,3 @@ async def _any_encrypted(store: OpenedStore, *, surely: bool) -> bool | None:
         if surely:
             raise
         return None
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"task {name} of an offloader died: {error!r}") from error

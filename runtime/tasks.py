@@ -94,6 +94,15 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+def raise_defect(owner: str) -> Callable[[str, BaseException], None]:
+    """An ``on_fatal`` that raises in the event loop, which logs the error; the owner continues without the task."""
+
+    def fail(name: str, error: BaseException) -> None:
+        raise InvariantViolation(f"task {name} of {owner} died: {error!r}") from error
+
+    return fail
+
+
 async def run_together(*works: Coroutine[Any, Any, object]) -> None:
     """Run all of ``works`` concurrently until the last one has ended.
 

@@ -32,7 +32,7 @@ from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.metadata.transactions import EVERYTHING, View, read_view
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, raise_defect
 
 from .options import LocationOptions
 from .query.gaps import EntryGap
@@ -186,7 +186,7 @@ async def archive_at(url: str, options: LocationOptions) -> AsyncIterator[Opened
         stack.push_async_callback(store.close)
         workers = ThreadWorkers(_THREADS, "scan")
         stack.push_async_callback(workers.close)
-        tasks = Tasks("spark", _died)
+        tasks = Tasks("spark", raise_defect("a query"))
         stack.push_async_callback(tasks.close)
         yield OpenedArchive(store, workers, tasks)
 
@@ -466,7 +466,3 @@ def _catalogued(catalog: BucketCatalog) -> dict[int, LedgerMetadata]:
         ledger_id: replace(found.metadata, archived=found.receipt, archiving=None, copies_released=True)
         for ledger_id, found in catalog.ledgers.items()
     }
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"task {name} of a query died: {error!r}") from error

@@ -10,10 +10,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk.os_disk import RealDisk
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, raise_defect
 
 from ..exits import Exit, Interrupted
 from ..local.console import LocalConsole, run_console
@@ -120,7 +119,7 @@ async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_js
 @asynccontextmanager
 async def _watching(servers: Mapping[str, LocalGateway | LocalConsole | None]) -> AsyncIterator[None]:
     """Print a warning if a server ends meanwhile. The cluster works without it, too."""
-    tasks = Tasks("up", _died)
+    tasks = Tasks("up", raise_defect("tallybook up"))
     for name, server in servers.items():
         if server is not None:
             tasks.spawn(_report_end_of(name, server.process), name=name)
@@ -133,10 +132,6 @@ async def _watching(servers: Mapping[str, LocalGateway | LocalConsole | None]) -
 async def _report_end_of(name: str, process: asyncio.subprocess.Process) -> None:
     returncode = await process.wait()
     complain(f"the {name} (pid {process.pid}) {how_it_ended(returncode)} and is not restarted")
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"the task {name} failed: {error!r}") from error
 
 
 def _announce(cluster: LocalCluster, gateway: LocalGateway | None, console: LocalConsole | None, as_json: bool) -> None:

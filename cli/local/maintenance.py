@@ -12,12 +12,12 @@ from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from tallybook.client.client import Client
-from tallybook.core.errors import InvariantViolation, TallybookError
+from tallybook.core.errors import TallybookError
 from tallybook.core.settings import ClientSettings, OffloadSettings, RepairSettings
 from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.http.server import Listening, address_of, bind
 from tallybook.runtime.settings import load_settings
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, raise_defect
 
 from ..output import complain
 from .launcher import LocalCluster
@@ -58,7 +58,7 @@ class LocalMaintenance:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run both until the block is left."""
-        tasks = Tasks("up", _died)
+        tasks = Tasks("up", raise_defect("tallybook up"))
         if self._offloader is not None:
             tasks.spawn(self._archiving(*self._offloader), name="offload", essential=False)
         if self._repair is not None:
@@ -107,7 +107,3 @@ def _prepare(model: type[S], warning: str) -> _Prepared[S] | None:
     except TallybookError as error:
         complain(f"{warning}: {error}")
         return None
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"the task {name} failed: {error!r}") from error

@@ -10,7 +10,7 @@ from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
-from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.core.errors import InvalidConfig
 from tallybook.core.settings import ConsoleSettings
 from tallybook.repair.diagnosis.sampling import ANSWER_SECONDS, MAX_CONCURRENCY, ClusterSampler
 from tallybook.runtime.clock import RealClock
@@ -20,7 +20,7 @@ from tallybook.runtime.http.server import HttpServer, is_loopback
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.server_security import security_of_server
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, raise_defect
 
 from ..streams.stores import StreamStores
 from .audit_pass import AuditPassRunner
@@ -55,7 +55,7 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
     _check_listen(settings)
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:
-        tasks = Tasks("console", _died)
+        tasks = Tasks("console", raise_defect("a console"))
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
         show_client(metrics, client)
@@ -69,7 +69,7 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
         undo.push_async_callback(parsing.close)
         sampler = ClusterSampler(client.world, settings.processes, asking.fetch, parsing)
         # Closed before the HTTP client and the thread that polls use.
-        poll_tasks = Tasks("console", _died)
+        poll_tasks = Tasks("console", raise_defect("a console"))
         undo.push_async_callback(poll_tasks.close)
         view = ClusterView(client, sampler, poll_tasks)
         table = endpoints(
@@ -106,7 +106,3 @@ def _check_listen(settings: ConsoleSettings) -> None:
             f"a console on {settings.listen} without security would let anyone administer the cluster: listen on "
             "loopback, or configure security"
         )
-
-
-def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"task {name} of a console died: {error!r}") from error
