@@ -209,10 +209,10 @@ class Authorizer:
         # A rename checks the old name, then the new one: the log shows the old one.
         caller.log_fields.setdefault("stream", name)
         caller.log_fields.setdefault("namespace", namespace)
-        place = namespace or DEFAULT_NAMESPACE
+        namespace = namespace or DEFAULT_NAMESPACE
         _check(
             caller,
-            lambda principal: principal.check_stream(permission, place, name, default_namespace=DEFAULT_NAMESPACE),
+            lambda principal: principal.check_stream(permission, namespace, name, default_namespace=DEFAULT_NAMESPACE),
         )
 
 

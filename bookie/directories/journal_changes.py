@@ -31,9 +31,9 @@ def old_journal(path: str) -> str:
     return f"the journal in {path} was given up as lost, and the one begun in its place is missing: it may hold more"
 
 
-def titles(places: Sequence[StorageDirectory]) -> list[str]:
+def titles(directories: Sequence[StorageDirectory]) -> list[str]:
     """The titles of the journals, in their order."""
-    return [place.title for place in places]
+    return [directory.title for directory in directories]
 
 
 async def change_journals(
@@ -58,41 +58,41 @@ async def change_journals(
         DiskFull, DiskFailed: one cannot be created.
     """
     boot = 0
-    for place in listed:
-        facts = await _clean_facts(disk, place)
-        if facts is None and not given_up and (begun or place.name != OWN):
-            raise DamagedFile(f"the journal in {place.path} is missing: acked entries may be lost")
+    for directory in listed:
+        facts = await _clean_facts(disk, directory)
+        if facts is None and not given_up and (begun or directory.name != OWN):
+            raise DamagedFile(f"the journal in {directory.path} is missing: acked entries may be lost")
         boot = max(boot, 0 if facts is None else facts.boot)
-    for place in wanted:
-        if place.title not in titles(listed):
-            await _make(disk, place, settings, rng, boot)
+    for directory in wanted:
+        if directory.title not in titles(listed):
+            await _make(disk, directory, settings, rng, boot)
 
 
-async def _make(disk: Disk, place: StorageDirectory, settings: JournalSettings, rng: Rng, boot: int) -> None:
-    facts = await _clean_facts(disk, place)
+async def _make(disk: Disk, directory: StorageDirectory, settings: JournalSettings, rng: Rng, boot: int) -> None:
+    facts = await _clean_facts(disk, directory)
     if facts is None:
-        await Journal.create(disk, place.path, settings, rng, boot=boot)
+        await Journal.create(disk, directory.path, settings, rng, boot=boot)
     elif facts.boot < boot:
         # It was given up once, and is used again.
-        await _raise_boot(disk, place, facts, boot)
+        await _raise_boot(disk, directory, facts, boot)
 
 
-async def _raise_boot(disk: Disk, place: StorageDirectory, facts: Superblock, boot: int) -> None:
-    file = await SuperblockFile.open(disk, place.path, facts)
+async def _raise_boot(disk: Disk, directory: StorageDirectory, facts: Superblock, boot: int) -> None:
+    file = await SuperblockFile.open(disk, directory.path, facts)
     try:
         await file.write(replace(facts, boot=boot))
     finally:
         await file.close()
 
 
-async def _clean_facts(disk: Disk, place: StorageDirectory) -> Superblock | None:
-    read = await read_superblock(disk, place.path)
+async def _clean_facts(disk: Disk, directory: StorageDirectory) -> Superblock | None:
+    read = await read_superblock(disk, directory.path)
     if read is None:
         return None
     if not read.facts.clean:
         raise InvalidConfig(
-            f"the journals cannot be changed, because {place.path} has records that are not checkpointed: start the "
-            "bookie with its previous journals, stop it cleanly, and change them then"
+            f"the journals cannot be changed, because {directory.path} has records that are not checkpointed: start "
+            "the bookie with its previous journals, stop it cleanly, and change them then"
         )
     return read.facts
 
@@ -104,15 +104,17 @@ async def check_journal_space(disk: Disk, journals: Sequence[StorageDirectory], 
         DiskFull: there is too little.
         DiskFailed: the free space cannot be determined.
     """
-    for place in journals:
-        if place.name != OWN:
-            growths = await journal_growths(disk, place.path, settings.journal)
+    for directory in journals:
+        if directory.name != OWN:
+            growths = await journal_growths(disk, directory.path, settings.journal)
             begun = min(growths) < settings.journal.segment_bytes
             count = min(PREPARED_AT_START, len(growths)) if begun else len(growths)
             needed_bytes = settings.storage.min_free_bytes + sum(sorted(growths, reverse=True)[:count])
-            free_bytes = (await disk.space(place.path)).free_bytes
+            free_bytes = (await disk.space(directory.path)).free_bytes
             if free_bytes < needed_bytes:
-                raise DiskFull(f"{place.path} has {free_bytes} bytes free, {needed_bytes} are needed for the journal")
+                raise DiskFull(
+                    f"{directory.path} has {free_bytes} bytes free, {needed_bytes} are needed for the journal"
+                )
 
 
 async def journal_growths(disk: Disk, directory: str, settings: JournalSettings) -> list[int]:

@@ -133,7 +133,7 @@ class DataDirectory:
 
     layout: DirectoryLayout
     cookie: Cookie
-    places: StorageDirectories
+    directories: StorageDirectories
     locks: AsyncExitStack
     format: Mapping[str, str]
     """Contents of the format file."""
@@ -170,7 +170,7 @@ class DataDirectory:
             DiskFull, DiskFailed: it could not be recorded.
         """
         if not self.journal_begun:
-            await write_format(disk, self.layout, {**self.format, JOURNAL_STATE: BEGUN}, self.places)
+            await write_format(disk, self.layout, {**self.format, JOURNAL_STATE: BEGUN}, self.directories)
 
     async def release(self) -> None:
         """Release the directory, and all storage directories outside of it."""
@@ -194,9 +194,9 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
         claims = DirectoryClaim(disk, directory.layout.root, cookie, rng, locks)
-        places = await _storage_directories(settings, directory, disk, rng, claims, cookie)
+        directories = await _storage_directories(settings, directory, disk, rng, claims, cookie)
         values = await directory.read_format()
-        return DataDirectory(directory.layout, cookie, places, locks.pop_all(), values)
+        return DataDirectory(directory.layout, cookie, directories, locks.pop_all(), values)
 
 
 async def _storage_directories(
@@ -205,17 +205,17 @@ async def _storage_directories(
     """Determine the directories of journals and entry logs, and list them durably before they are used."""
     layout, values = directory.layout, await directory.read_format()
     listed = listed_directories(values, layout.root)
-    places = await claims.settle(listed, wanted_paths(settings, layout))
-    if titles(places.journal) != titles(listed.journal):
+    directories = await claims.settle(listed, wanted_paths(settings, layout))
+    if titles(directories.journal) != titles(listed.journal):
         begun = values.get(JOURNAL_STATE) == BEGUN
         given_up = values.get(JOURNAL_STATE) == GIVEN_UP
         await change_journals(
-            disk, listed.journal, places.journal, settings.journal, rng, begun=begun, given_up=given_up
+            disk, listed.journal, directories.journal, settings.journal, rng, begun=begun, given_up=given_up
         )
-    if places != listed or DIRECTORY not in values:
-        await write_format(disk, layout, {**values, DIRECTORY: cookie.directory_uuid}, places)
-    await check_journal_space(disk, places.journal, settings)
-    return places
+    if directories != listed or DIRECTORY not in values:
+        await write_format(disk, layout, {**values, DIRECTORY: cookie.directory_uuid}, directories)
+    await check_journal_space(disk, directories.journal, settings)
+    return directories
 
 
 def seen_ids(values: Mapping[str, str]) -> int:
@@ -589,10 +589,10 @@ def _decode_format(data: bytes, path: str) -> dict[str, str]:
 
 
 async def write_format(
-    disk: Disk, layout: DirectoryLayout, values: Mapping[str, str], places: StorageDirectories
+    disk: Disk, layout: DirectoryLayout, values: Mapping[str, str], directories: StorageDirectories
 ) -> None:
     """Write ``values``, and the storage directories unless they are parts of the data directory."""
-    listed = values_of(places, layout.root)
+    listed = values_of(directories, layout.root)
     version = FORMAT_WITH_DIRECTORIES if listed else FORMAT_VERSION
     record = encode_record(FORMAT_KIND, version, {**without_directories(values), **listed})
     await disk.replace_file(layout.file(_FORMAT), record)

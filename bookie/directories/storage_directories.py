@@ -93,17 +93,17 @@ class StorageDirectories:
     @property
     def journal_paths(self) -> tuple[str, ...]:
         """The directories of the journals, in the order of ``journal_of``."""
-        return tuple(place.path for place in self.journal)
+        return tuple(directory.path for directory in self.journal)
 
     @property
     def ledger_paths(self) -> tuple[str, ...]:
         """The directories of the entry logs."""
-        return tuple(place.path for place in self.ledgers)
+        return tuple(directory.path for directory in self.ledgers)
 
 
-def directories_of(places: Sequence[StorageDirectory]) -> StorageDirectories:
+def directories_of(directories: Sequence[StorageDirectory]) -> StorageDirectories:
     """Group them by kind."""
-    return StorageDirectories(**{kind: tuple(place for place in places if place.kind == kind) for kind in KINDS})
+    return StorageDirectories(**{kind: tuple(each for each in directories if each.kind == kind) for kind in KINDS})
 
 
 def own_directories(root: str) -> StorageDirectories:
@@ -119,11 +119,11 @@ def listed_directories(values: Mapping[str, str], root: str) -> StorageDirectori
     return directories_of([_listed(title, path, root) for title, path in titles])
 
 
-def values_of(places: StorageDirectories, root: str) -> dict[str, str]:
+def values_of(directories: StorageDirectories, root: str) -> dict[str, str]:
     """The fields of a format file for these directories; empty for the defaults."""
-    if places == own_directories(root):
+    if directories == own_directories(root):
         return {}
-    return {place.title: place.kind if place.name == OWN else place.path for place in places}
+    return {directory.title: directory.kind if directory.name == OWN else directory.path for directory in directories}
 
 
 def without_directories(values: Mapping[str, str]) -> dict[str, str]:
@@ -192,23 +192,24 @@ class DirectoryClaim:
         """
         paths = [(kind, path) for kind in KINDS for path in wanted[kind]]
         found = [await self._directory_at(kind, path, listed) for kind, path in paths]
-        titles = [place.title for place in listed]
-        paths_of = {place.title: place.path for place in found}
-        for place in found:
-            if paths_of[place.title] != place.path:
+        titles = [directory.title for directory in listed]
+        paths_of = {directory.title: directory.path for directory in found}
+        for directory in found:
+            if paths_of[directory.title] != directory.path:
                 raise ForeignDirectory(
-                    f"{place.path} and {paths_of[place.title]} both carry the cookie of {place.title}: one is a copy"
+                    f"{directory.path} and {paths_of[directory.title]} both carry the cookie of {directory.title}: "
+                    "one is a copy"
                 )
-        for place in listed:
-            if place.title not in paths_of:
-                await self._check_given_up(place)
-        known = sorted((place for place in found if place.title in titles), key=lambda place: titles.index(place.title))
-        return directories_of([*known, *(place for place in found if place.title not in titles)])
+        for directory in listed:
+            if directory.title not in paths_of:
+                await self._check_given_up(directory)
+        known = sorted((each for each in found if each.title in titles), key=lambda each: titles.index(each.title))
+        return directories_of([*known, *(each for each in found if each.title not in titles)])
 
     async def _directory_at(self, kind: str, path: str, listed: StorageDirectories) -> StorageDirectory:
         """The directory at ``path``; created if there is none, and never was."""
         carried = await title_at(self._disk, self._root, self._cookie, path)
-        expected = next((place for place in listed if place.path == path), None)
+        expected = next((each for each in listed if each.path == path), None)
         if expected is not None:
             if carried is None:
                 raise ForeignDirectory(f"{path} is missing or empty: it lost its cookie; mount it, or {HOW_TO_ACCEPT}")
@@ -220,14 +221,16 @@ class DirectoryClaim:
             raise ForeignDirectory(f"{path} is configured for {kind}, and has the cookie of {carried}")
         if path != f"{self._root}/{kind}":
             await self._lock(path)
-        if carried is not None and carried in {place.title for place in listed}:
+        if carried is not None and carried in {directory.title for directory in listed}:
             return _listed(carried, path, self._root)
         await self._check_empty(path, carried)
-        place = StorageDirectory(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:NAME_LENGTH], path)
+        directory = StorageDirectory(
+            kind, carried.partition("-")[2] if carried else self._rng.uuid()[:NAME_LENGTH], path
+        )
         if carried is None:
-            data = directory_cookie(self._cookie, place.title).encode()
+            data = directory_cookie(self._cookie, directory.title).encode()
             await self._disk.replace_file(f"{path}/{_COOKIE_FILE}", data)
-        return place
+        return directory
 
     async def _lock(self, path: str) -> None:
         await self._disk.make_directory(path)
@@ -251,18 +254,18 @@ class DirectoryClaim:
                 )
             raise ForeignDirectory(f"{path} is a new directory, and is not empty: it holds {what}")
 
-    async def _check_given_up(self, place: StorageDirectory) -> None:
+    async def _check_given_up(self, directory: StorageDirectory) -> None:
         """Refuse to continue without a directory that may hold data."""
-        if await title_at(self._disk, self._root, self._cookie, place.path) != place.title:
+        if await title_at(self._disk, self._root, self._cookie, directory.path) != directory.title:
             raise ForeignDirectory(
-                f"{place.title} is no longer configured, and cannot be found at {place.path}: mount it, "
+                f"{directory.title} is no longer configured, and cannot be found at {directory.path}: mount it, "
                 f"or {HOW_TO_ACCEPT}"
             )
-        names = await self._disk.list(place.path)
-        if any(parse_log_name(name) is not None for name in names) or await self._noted_logs(place.path):
+        names = await self._disk.list(directory.path)
+        if any(parse_log_name(name) is not None for name in names) or await self._noted_logs(directory.path):
             raise ForeignDirectory(
-                f"{place.path} holds entry logs, and is no longer configured: configure it again as one of the "
-                f"{place.kind} directories"
+                f"{directory.path} holds entry logs, and is no longer configured: configure it again as one of the "
+                f"{directory.kind} directories"
             )
 
     async def _noted_logs(self, path: str) -> bool:

@@ -248,9 +248,9 @@ class Assembly:
         return ReadAhead(self._index, self._logs, spawn, self._settings.storage.read_ahead_bytes)
 
     async def _in_journal(self, ledger_id: int, entry_id: int) -> JournalLocation | None:
-        places = self._directory.places.journal
-        place = places[journal_of(ledger_id, len(places))]
-        return await locate(self._world.disk, place.path, ledger_id, entry_id)
+        paths = self._directory.directories.journal_paths
+        path = paths[journal_of(ledger_id, len(paths))]
+        return await locate(self._world.disk, path, ledger_id, entry_id)
 
     def _scrub(self, collector: GarbageCollector) -> Scrubber:
         directory = self._directory
@@ -269,16 +269,16 @@ class Assembly:
         )
 
     def _disk_monitor(self) -> DiskMonitor:
-        storage, places, layout = self._settings.storage, self._directory.places, self._directory.layout
+        storage, directories, layout = self._settings.storage, self._directory.directories, self._directory.layout
         marks = Watermarks(
             storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
         )
         watched = WatchedDirectories(
-            logs=places.ledger_paths,
+            logs=directories.ledger_paths,
             index=self._index_path,
             # By default the index is on the disk of the entry logs.
-            index_apart=places.ledger_paths != (layout.ledgers,),
-            journals=places.journal_paths,
+            index_apart=directories.ledger_paths != (layout.ledgers,),
+            journals=directories.journal_paths,
             min_free_bytes=storage.min_free_bytes,
         )
         disk, clock = self._world.disk, self._world.clock

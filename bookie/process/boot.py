@@ -66,7 +66,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         _refuse_lost_journals(directory, recovered)
         recovered.count_from(directory.boots)
         limbo = await _limbo(directory, recovered, world)
-        uuid, paths = directory.cookie.directory_uuid, directory.places.ledger_paths
+        uuid, paths = directory.cookie.directory_uuid, directory.directories.ledger_paths
         with times.step(ENTRY_LOGS):
             logs = await EntryLogs.open(world.disk, paths, uuid, settings.storage, world.clock, above=directory.logs)
         undo.push_async_callback(logs.close)
@@ -113,7 +113,7 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
     left = MAX_REREADS
     while True:
         recovered = await RecoveredJournals.recover(
-            world.disk, directory.places.journal_paths, settings.journal, world.rng
+            world.disk, directory.directories.journal_paths, settings.journal, world.rng
         )
         if not (recovered.refused and left):
             return recovered
@@ -128,12 +128,14 @@ def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals
     for at in recovered.not_found:
         if directory.journal_given_up:
             break
-        place = directory.places.journal[at]
-        if directory.journal_begun or place.name != OWN:
-            raise _journal_lost(place.path, "the bookie has had one")
+        journal = directory.directories.journal[at]
+        if directory.journal_begun or journal.name != OWN:
+            raise _journal_lost(journal.path, "the bookie has had one")
     for at in recovered.given_up(directory.boots) if directory.journal_begun else ():
         # Its disk was missing, an operator accepted that, and the disk is back and hides the replacement journal.
-        raise DamagedFile(f"{old_journal(directory.places.journal[at].path)}; bring that one back, or {HOW_TO_ACCEPT}")
+        raise DamagedFile(
+            f"{old_journal(directory.directories.journal[at].path)}; bring that one back, or {HOW_TO_ACCEPT}"
+        )
 
 
 def _journal_lost(path: str, why: str) -> DamagedFile:

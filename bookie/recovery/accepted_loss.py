@@ -109,21 +109,20 @@ async def accept_loss(
         DirectoryInUse, DamagedFile, DiskFailed, DiskFull: it cannot be used.
         MetadataUnavailable: the metadata store does not respond.
     """
-    async with identified(settings, disk, registry) as directory:
-        layout, cookie = directory
+    async with identified(settings, disk, registry) as (layout, cookie):
         losses = await _losses(settings, disk, layout, cookie)
         if losses.words:
             below = await lost_below(ids_below, seen_ids(losses.format or {}))
             limbo = await _enter_limbo(disk, layout, losses, below, cookie)
-            lost = [each.place for each in losses.found.lost_of(LEDGERS) if each.wanted]
-            again = {place: _renamed(place, limbo) for place in lost}
-            places = directories_of([again.get(place, place) for place in losses.found.places])
-            await _write_format(disk, layout, losses, limbo, places, cookie)
-            for place in losses.journals:
-                await _put_aside(disk, place.path, limbo.events)
-                await _make_directory(disk, place, cookie)
-            for place in again.values():
-                await _make_directory(disk, place, cookie)
+            lost = [each.directory for each in losses.found.lost_of(LEDGERS) if each.wanted]
+            again = {directory: _renamed(directory, limbo) for directory in lost}
+            directories = directories_of([again.get(directory, directory) for directory in losses.found.directories])
+            await _write_format(disk, layout, losses, limbo, directories, cookie)
+            for directory in losses.journals:
+                await _put_aside(disk, directory.path, limbo.events)
+                await _make_directory(disk, directory, cookie)
+            for directory in again.values():
+                await _make_directory(disk, directory, cookie)
         return cookie, list(losses.words)
 
 
@@ -146,14 +145,14 @@ async def _losses(settings: BookieSettings, disk: Disk, layout: DirectoryLayout,
     words += [f"all entry logs that were there: {lost.why}" for lost in found.lost_of(LEDGERS)]
     lost_journals = found.lost_of(JOURNAL)
     words += [f"what only the journal had: {lost.why}" for lost in lost_journals]
-    again = [lost.place for lost in lost_journals if lost.wanted]
+    again = [lost.directory for lost in lost_journals if lost.wanted]
     begun = await _has_begun_journal(disk, found, values)
     boots = int((values or {}).get(BOOTS, "0")) if begun else 0
-    for place in found.places.journal:
-        why = "" if place in again else await _lost_journal(disk, place, begun=begun, boots=boots)
+    for directory in found.directories.journal:
+        why = "" if directory in again else await _lost_journal(disk, directory, begun=begun, boots=boots)
         if why:
             words.append(f"what only the journal had: {why}")
-            again.append(place)
+            again.append(directory)
     return MissingData(tuple(words), limbo, values, found, tuple(again), bool(lost_journals or again))
 
 
@@ -165,27 +164,27 @@ async def _has_begun_journal(disk: Disk, found: FoundDirectories, values: dict[s
     return state != GIVEN_UP and (state == BEGUN or await _has_logs(disk, found))
 
 
-async def _lost_journal(disk: Disk, place: StorageDirectory, *, begun: bool, boots: int) -> str:
+async def _lost_journal(disk: Disk, directory: StorageDirectory, *, begun: bool, boots: int) -> str:
     """Why a journal counts as lost, though its directory exists.
 
     Args:
         boots: a journal with incarnations up to here was given up before; then its replacement is lost.
     """
     try:
-        read = await read_superblock(disk, place.path)
+        read = await read_superblock(disk, directory.path)
     except DamagedFile as error:
         return error.message
     if read is not None:
-        return old_journal(place.path) if read.facts.boot < boots else ""
-    if begun or await segment_file_names(disk, place.path):
-        return f"{place.path}/{SUPERBLOCK} is missing"
+        return old_journal(directory.path) if read.facts.boot < boots else ""
+    if begun or await segment_file_names(disk, directory.path):
+        return f"{directory.path}/{SUPERBLOCK} is missing"
     return ""
 
 
 async def _has_logs(disk: Disk, found: FoundDirectories) -> bool:
-    lost = {each.place for each in found.lost}
-    for place in found.places.ledgers:
-        if place not in lost and any(parse_log_name(name) is not None for name in await disk.list(place.path)):
+    lost = {each.directory for each in found.lost}
+    for directory in found.directories.ledgers:
+        if directory not in lost and any(parse_log_name(name) is not None for name in await disk.list(directory.path)):
             return True
     return False
 
@@ -207,15 +206,20 @@ async def _enter_limbo(disk: Disk, layout: DirectoryLayout, losses: MissingData,
     return limbo
 
 
-def _renamed(place: StorageDirectory, limbo: Limbo) -> StorageDirectory:
+def _renamed(directory: StorageDirectory, limbo: Limbo) -> StorageDirectory:
     """The directory that replaces a lost one."""
-    if place.name == OWN:
-        return place
-    return replace(place, name=sha256(f"{place.name} {limbo.events}".encode()).hexdigest()[:NAME_LENGTH])
+    if directory.name == OWN:
+        return directory
+    return replace(directory, name=sha256(f"{directory.name} {limbo.events}".encode()).hexdigest()[:NAME_LENGTH])
 
 
 async def _write_format(
-    disk: Disk, layout: DirectoryLayout, losses: MissingData, limbo: Limbo, places: StorageDirectories, cookie: Cookie
+    disk: Disk,
+    layout: DirectoryLayout,
+    losses: MissingData,
+    limbo: Limbo,
+    directories: StorageDirectories,
+    cookie: Cookie,
 ) -> None:
     """Step 2."""
     values = dict(losses.format or {JOURNAL_STATE: BEGUN}) | {DIRECTORY: cookie.directory_uuid}
@@ -224,7 +228,7 @@ async def _write_format(
     if losses.found.lost_of(LEDGERS) or losses.format is None:
         # Without the file, earlier losses of logs are unknown.
         values[LOGS] = _above(values.get(LOGS, "0"), limbo)
-    await write_format(disk, layout, values, places)
+    await write_format(disk, layout, values, directories)
 
 
 def _above(number: str, limbo: Limbo) -> str:
@@ -244,11 +248,11 @@ async def _put_aside(disk: Disk, directory: str, number: int) -> None:
     await disk.sync_directory(directory)
 
 
-async def _make_directory(disk: Disk, place: StorageDirectory, cookie: Cookie) -> None:
+async def _make_directory(disk: Disk, directory: StorageDirectory, cookie: Cookie) -> None:
     """Step 4."""
-    await disk.make_directory(place.path)
-    data = cookie.encode() if place.name == OWN else directory_cookie(cookie, place.title).encode()
-    await disk.replace_file(f"{place.path}/{COOKIE}", data)
+    await disk.make_directory(directory.path)
+    data = cookie.encode() if directory.name == OWN else directory_cookie(cookie, directory.title).encode()
+    await disk.replace_file(f"{directory.path}/{COOKIE}", data)
 
 
 async def _sync_if_there(disk: Disk, directory: str) -> None:

@@ -34,7 +34,7 @@ class IdHighWater:
         directory = self._directory
         values = {**directory.format, JOURNAL_STATE: BEGUN, IDS: str(counter)}
         try:
-            await write_format(self._disk, directory.layout, values, directory.places)
+            await write_format(self._disk, directory.layout, values, directory.directories)
         except DiskFull as error:
             _log.warning("id counter not stored", path=directory.layout.root, error=error.message)
             return

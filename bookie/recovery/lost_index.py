@@ -174,7 +174,7 @@ async def rebuild_stopped(
         for lost in found.lost_of(LEDGERS):
             raise DamagedFile(f"{lost.why}: an index rebuilt now would lack its entries")
         limbo = await read_limbo(disk, layout, cookie)
-        paths = found.places.ledger_paths
+        paths = found.directories.ledger_paths
         logs = await EntryLogs.open(disk, paths, cookie.directory_uuid, settings.storage, clock)
         try:
             home = IndexHome(disk, layout, cookie, open_index)

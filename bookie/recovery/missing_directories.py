@@ -30,7 +30,7 @@ _NOT_KNOWN: Final = "?"
 class MissingDirectory:
     """A storage directory that cannot be found, and why."""
 
-    place: StorageDirectory
+    directory: StorageDirectory
     why: str
     wanted: bool
     """Whether it is to be created again."""
@@ -38,14 +38,14 @@ class MissingDirectory:
 
 @dataclass(frozen=True, slots=True)
 class FoundDirectories:
-    """``places``: the list from now on, with current paths, lost directories included. ``lost``: the lost ones."""
+    """``directories``: the list from now on, with current paths, lost directories included. ``lost``: the lost ones."""
 
-    places: StorageDirectories
+    directories: StorageDirectories
     lost: tuple[MissingDirectory, ...]
 
     def lost_of(self, kind: str) -> list[MissingDirectory]:
         """The lost ones of one kind."""
-        return [lost for lost in self.lost if lost.place.kind == kind]
+        return [lost for lost in self.lost if lost.directory.kind == kind]
 
 
 async def find_directories(
@@ -70,25 +70,25 @@ async def find_directories(
     for kind, path in paths:
         await search.examine(kind, path)
     if listed is None:
-        listed = directories_of([search.places.get(path) or search.unknown(kind, path) for kind, path in paths])
-    at = {place.title: place.path for place in search.places.values()}
+        listed = directories_of([search.directories.get(path) or search.unknown(kind, path) for kind, path in paths])
+    at = {directory.title: directory.path for directory in search.directories.values()}
     kept: list[StorageDirectory] = []
     lost: list[MissingDirectory] = []
-    for place in (*listed, *_own_unlisted(layout, listed)):
-        why = "" if place.title in at else await search.why_lost(place)
-        is_wanted = place.name != _NOT_KNOWN and (place.name == OWN or place.path in wanted[place.kind])
+    for directory in (*listed, *_own_unlisted(layout, listed)):
+        why = "" if directory.title in at else await search.why_lost(directory)
+        is_wanted = directory.name != _NOT_KNOWN and (directory.name == OWN or directory.path in wanted[directory.kind])
         if why:
-            lost.append(MissingDirectory(place, why, is_wanted))
-        if place in tuple(listed) and (is_wanted or not why) and place.name != _NOT_KNOWN:
-            kept.append(replace(place, path=at.get(place.title, place.path)))
+            lost.append(MissingDirectory(directory, why, is_wanted))
+        if directory in tuple(listed) and (is_wanted or not why) and directory.name != _NOT_KNOWN:
+            kept.append(replace(directory, path=at.get(directory.title, directory.path)))
     return FoundDirectories(directories_of(kept), tuple(lost))
 
 
 def _own_unlisted(layout: DirectoryLayout, listed: StorageDirectories) -> list[StorageDirectory]:
     """Parts of the data directory that are not in use."""
-    titles = {place.title for place in listed}
+    titles = {directory.title for directory in listed}
     own = [StorageDirectory(kind, OWN, layout.file(kind)) for kind in KINDS]
-    return [place for place in own if place.title not in titles]
+    return [directory for directory in own if directory.title not in titles]
 
 
 class _Search:
@@ -98,37 +98,38 @@ class _Search:
         self._disk = disk
         self._layout = layout
         self._cookie = cookie
-        self.places: dict[str, StorageDirectory] = {}
+        self.directories: dict[str, StorageDirectory] = {}
         """Found directories by path."""
 
     async def examine(self, kind: str, path: str) -> None:
         """Examine a configured path."""
         if path == self._layout.file(kind):
             if not await why_lost(self._disk, path, self._cookie):
-                self.places[path] = StorageDirectory(kind, OWN, path)
+                self.directories[path] = StorageDirectory(kind, OWN, path)
             return
         title = await self._title_at(path)
         if title is not None:
             if not title.startswith(f"{kind}-"):
                 raise ForeignDirectory(f"{path} is configured for {kind}, and has the cookie of {title}")
-            self.places[path] = StorageDirectory(kind, title.partition("-")[2], path)
+            self.directories[path] = StorageDirectory(kind, title.partition("-")[2], path)
 
     def unknown(self, kind: str, path: str) -> StorageDirectory:
         """A configured directory without a cookie, while there is no list."""
         return StorageDirectory(kind, OWN if path == self._layout.file(kind) else _NOT_KNOWN, path)
 
-    async def why_lost(self, place: StorageDirectory) -> str:
+    async def why_lost(self, directory: StorageDirectory) -> str:
         """Why a directory is not at its listed path; empty if it is."""
-        if place.name == OWN:
-            return await why_lost(self._disk, place.path, self._cookie)
-        title = await self._title_at(place.path)
-        if title == place.title:
+        if directory.name == OWN:
+            return await why_lost(self._disk, directory.path, self._cookie)
+        title = await self._title_at(directory.path)
+        if title == directory.title:
             return ""
         if title is not None:
             raise ForeignDirectory(
-                f"{place.path} is listed as {place.title}, and has the cookie of {title}: were two disks swapped?"
+                f"{directory.path} is listed as {directory.title}, and has the cookie of {title}: "
+                "were two disks swapped?"
             )
-        return f"{place.path} is missing or empty: it lost its cookie"
+        return f"{directory.path} is missing or empty: it lost its cookie"
 
     async def _title_at(self, path: str) -> str | None:
         """The title in the cookie; ``None`` also for a damaged cookie."""
