@@ -18,7 +18,7 @@ from tallybook.runtime.http.load import HTTP_METRICS
 from tallybook.runtime.http.server import READY_METRICS
 from tallybook.runtime.metrics.catalogue import MetricInfo
 from tallybook.runtime.metrics.registry import PROCESS_METRICS
-from tallybook.runtime.security.denial_log import REFUSAL_METRICS
+from tallybook.runtime.security.denial_log import DENIAL_METRICS
 from tallybook.runtime.security.process_security import SECURITY_METRICS
 from tallybook.runtime.tracing.catalogue import TRACE_METRICS
 from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
@@ -26,7 +26,7 @@ from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Any process": (*READY_METRICS.catalogue, *PROCESS_METRICS),
     "HTTP port of any process": HTTP_METRICS.catalogue,
-    "Refused requests of any process": REFUSAL_METRICS.catalogue,
+    "Refused requests of any process": DENIAL_METRICS.catalogue,
     "gRPC port of bookies and gateways": GRPC_METRICS.catalogue,
     "Any process with security": SECURITY_METRICS.catalogue,
     "A bookie": (*BOOKIE_METRICS.catalogue, *service.METRICS.catalogue),

@@ -69,7 +69,7 @@ class Caller:
     """What the call is about: fields of its log lines."""
     checks: list[AuthorizationCheck] = field(default_factory=list, compare=False)
     """Checks passed so far; reauthorization repeats them."""
-    refusals: list[TallybookError] = field(default_factory=list, compare=False)
+    denied: list[TallybookError] = field(default_factory=list, compare=False)
     """Errors with which the authorizer denied this call. Other access errors come from the cluster and deny the
     gateway, not its client."""
 
@@ -79,7 +79,7 @@ class Caller:
         try:
             yield
         except (AccessDenied, Unauthenticated) as error:
-            self.refusals.append(error)
+            self.denied.append(error)
             raise
 
 
@@ -97,7 +97,7 @@ class Authorizer:
     Args:
         access: maps credentials to principals.
         client: reads the names of ledgers.
-        refusals: the denial log of the process.
+        denials: the denial log of the process.
         authenticated: called with the connection of each authenticated call.
     """
 
@@ -105,12 +105,12 @@ class Authorizer:
         self,
         access: Access,
         client: Client,
-        refusals: DenialLog,
+        denials: DenialLog,
         authenticated: Callable[[str], None] = lambda _peer: None,
     ) -> None:
         self._access = access
         self._authenticated = authenticated
-        self.refusals = refusals
+        self.denials = denials
         """Log of failed authentications, denied requests and wrong passwords."""
         self._client = client
 
@@ -142,7 +142,7 @@ class Authorizer:
             for check in caller.checks:
                 await check(principal)
         except TallybookError as error:
-            if error not in caller.refusals:
+            if error not in caller.denied:
                 raise error.with_outcome(unknown) from None
             with caller.recording_denials():
                 if isinstance(error, Unauthenticated):

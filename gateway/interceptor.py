@@ -96,7 +96,7 @@ def intercepted(
                 suppressed = lines.due(clock.monotonic(), type(error).__name__)
                 if suppressed is not None:
                     _log_failure(method, call, caller, error, known, suppressed)
-            authorizer.refusals.note(
+            authorizer.denials.note(
                 known, call.presented, call.peer, method, None if caller is None else caller.principal
             )
             raise status_of(known) from error
@@ -112,7 +112,7 @@ def _client_error(error: Exception, caller: Caller | None) -> TallybookError:
     if not isinstance(error, TallybookError):
         return _DEFECT
     denied = isinstance(error, AccessDenied | Unauthenticated)
-    if caller is not None and denied and error not in caller.refusals:
+    if caller is not None and denied and error not in caller.denied:
         # The cluster denied the gateway. As AccessDenied, it would send the client to check its own credentials.
         return PeerError(f"this gateway was denied what it needs for the call: {error.message}", outcome=error.outcome)
     return error

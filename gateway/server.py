@@ -89,7 +89,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
-        refusals, in_flight = DenialLog(RealClock(), security or OpenAccess()), RequestsInFlight()
+        denials, in_flight = DenialLog(RealClock(), security or OpenAccess()), RequestsInFlight()
         load = GrpcLoad()
         metrics.add_part(GRPC_METRICS, load)
         listener = bound_calls(
@@ -100,7 +100,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             reserve_connections=reserve,
             security=security,
             token_address=settings.token_listen,
-            refusals=refusals,
+            denials=denials,
             in_flight=in_flight,
             load=load,
         )
@@ -111,7 +111,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
             keeping = run_janitor(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
             undo.push_async_callback(_cancel, tasks.spawn(keeping, name="stream janitor", essential=True))
         limits, counts = GatewayLimits(settings, in_flight), GatewayCounters()
-        authorizer = Authorizer(security or OpenAccess(), client, refusals, listener.connections.authenticated)
+        authorizer = Authorizer(security or OpenAccess(), client, denials, listener.connections.authenticated)
         tasks.spawn(listener.connections.run(), name="connections", essential=True)
         context = GatewayContext(client, settings, limits, counts, RealClock(), tasks, authorizer)
         ledgers, streams = LedgerService(context), StreamService(stores, context)
@@ -122,7 +122,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Li
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
         offer = HttpApi((), hosts=names)
         http = HttpServer(
-            metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, refusals, in_flight
+            metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, denials, in_flight
         )
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)

@@ -21,7 +21,7 @@ def bookie_transport(
     max_streams: int = 4096,
     max_connections: int = 8192,
     security: ServerSecurity | None = None,
-    refusals: DenialLog | None = None,
+    denials: DenialLog | None = None,
     in_flight: RequestsInFlight | None = None,
     load: GrpcLoad | None = None,
 ) -> GrpcTransport:
@@ -32,7 +32,7 @@ def bookie_transport(
         max_streams=max_streams,
         max_connections=max_connections,
         security=security,
-        refusals=refusals,
+        denials=denials,
         in_flight=in_flight,
         load=load,
     )

@@ -194,10 +194,10 @@ class _BookieProcess:
         security = security_of_server(settings.security, self._clock, self._tasks, metrics)
         endpoints = BookieEndpoints(settings, self._readiness, lambda: self._bookie)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
-        refusals, in_flight = DenialLog(self._clock, security or OpenAccess()), RequestsInFlight()
+        denials, in_flight = DenialLog(self._clock, security or OpenAccess()), RequestsInFlight()
         load = GrpcLoad()
         offer = HttpApi(endpoints.table(), hosts=names)
-        http = HttpServer(metrics, self._readiness, security, offer, refusals, in_flight)
+        http = HttpServer(metrics, self._readiness, security, offer, denials, in_flight)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
         metadata = await run_until_set(stop, self._open_metadata())
@@ -214,7 +214,7 @@ class _BookieProcess:
         cluster_id = await metadata.store.cluster_id()
         fail_safe = self._process.fail_safe
         service = BookieService(
-            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, refusals, in_flight
+            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, denials, in_flight
         )
         metrics.add(BOOKIE_METRICS.catalogue, bookie.readings)
         metrics.add(SERVICE_METRICS.catalogue, service.readings)
@@ -222,7 +222,7 @@ class _BookieProcess:
             max_streams=settings.admission.max_streams,
             max_connections=self._max_connections,
             security=security,
-            refusals=refusals,
+            denials=denials,
             in_flight=in_flight,
             load=load,
         )

@@ -49,7 +49,7 @@ class AddStreamServer:
         principal: the authenticated caller. Readers have such a stream, too, and must not send on it.
         load: counts refusals over all streams.
         tracer: continues traces of clients.
-        refusals: audit log of adds without permission or with a wrong key.
+        denials: audit log of adds without permission or with a wrong key.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class AddStreamServer:
         principal: Principal,
         load: ServiceLoad,
         tracer: Tracer = NO_TRACER,
-        refusals: DenialLog | None = None,
+        denials: DenialLog | None = None,
     ) -> None:
-        self._refusals = refusals
+        self._denials = denials
         self._store = store
         self._tracer = tracer
         self._stream = stream
@@ -170,8 +170,8 @@ class AddStreamServer:
 
     def _note(self, error: TallybookError) -> None:
         """Write a refusal to the audit log."""
-        if self._refusals is not None:
-            self._refusals.note(error, self._stream.presented, self._stream.peer, "bookie add")
+        if self._denials is not None:
+            self._denials.note(error, self._stream.presented, self._stream.peer, "bookie add")
 
     def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:
         self._in_flight -= 1

@@ -192,7 +192,7 @@ class RequestStreamServer:
         share: what this stream may have in flight.
         answer_bytes: limit of the answers of this stream and others of its kind together.
         tracer: continues traces of clients.
-        refusals: audit log of requests without permission or with a wrong key.
+        denials: audit log of requests without permission or with a wrong key.
     """
 
     def __init__(
@@ -207,9 +207,9 @@ class RequestStreamServer:
         answer_bytes: WeightedSemaphore,
         load: ServiceLoad,
         tracer: Tracer = NO_TRACER,
-        refusals: DenialLog | None = None,
+        denials: DenialLog | None = None,
     ) -> None:
-        self._refusals = refusals
+        self._denials = denials
         self._lane = lane
         self._tracer = tracer
         self._store = store
@@ -425,8 +425,8 @@ class RequestStreamServer:
 
     def _note(self, ask: wire.Ask, error: AccessDenied | Unauthorized) -> None:
         """Write a refusal to the audit log."""
-        if self._refusals is not None:
-            self._refusals.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
+        if self._denials is not None:
+            self._denials.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
 
     def _audit(self, ask: wire.Ask) -> None:
         """Audit fences and ends of limbo; once for each ledger."""

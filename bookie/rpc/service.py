@@ -86,7 +86,7 @@ class BookieService:
         fail_safe: ends the process; called with the reason when a defect shows that it cannot keep its promises.
         access: authenticates and authorizes clients.
         tracer: continues traces of clients.
-        refusals: audit log, if shared with other services of the process.
+        denials: audit log, if shared with other services of the process.
         in_flight: counter of requests, likewise.
     """
 
@@ -100,7 +100,7 @@ class BookieService:
         fail_safe: Callable[[str], None],
         access: Access | None = None,
         tracer: Tracer = NO_TRACER,
-        refusals: DenialLog | None = None,
+        denials: DenialLog | None = None,
         in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._tracer = tracer
@@ -111,7 +111,7 @@ class BookieService:
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
         self._access = access or OpenAccess()
-        self._refusals = refusals or DenialLog(clock, self._access)
+        self._denials = denials or DenialLog(clock, self._access)
         self._lines = LogRateLimiter()
         self._streams = dict.fromkeys(Lane, 0)
         self.load = ServiceLoad(clock)
@@ -156,7 +156,7 @@ class BookieService:
             principal = self._principal(stream)
         except (Unauthenticated, AccessDenied) as error:
             # The audit log reports it, rate-limited.
-            self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
+            self._denials.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
             await self._refuse_before_hello(stream, error)
             return
         await self._accept(lane, stream, principal)
@@ -187,7 +187,7 @@ class BookieService:
             self._fail_safe(f"a stream of lane {lane.value} failed: {error!r}")
             await self._refuse(stream, error)
         except (Unauthenticated, AccessDenied) as error:
-            self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}", principal)
+            self._denials.note(error, stream.presented, stream.peer, f"bookie {lane.value}", principal)
             await self._refuse(stream, error)
         except TallybookError as error:
             self._log_refused(error, lane, stream.peer, client)
@@ -257,7 +257,7 @@ class BookieService:
                 principal,
                 self.load,
                 self._tracer,
-                self._refusals,
+                self._denials,
             )
         else:
             budget = self._answer_bytes[lane]
@@ -272,7 +272,7 @@ class BookieService:
                 budget,
                 self.load,
                 self._tracer,
-                self._refusals,
+                self._denials,
             )
 
         async def authorize() -> Principal:

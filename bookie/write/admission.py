@@ -131,7 +131,7 @@ class Admission:
         """Recovery adds taken and not yet answered."""
         self._last_seconds = 0.0
         """Latency of the ordinary add that was answered last."""
-        self.refusals = dict.fromkeys(REASONS, 0)
+        self.refused = dict.fromkeys(REASONS, 0)
         """Number of refused adds, by reason."""
 
     def set_read_only(self, read_only: bool) -> None:
@@ -187,7 +187,7 @@ class Admission:
 
     def count(self, refusal: Refusal) -> None:
         """Count a refused add."""
-        self.refusals[refusal.reason] += 1
+        self.refused[refusal.reason] += 1
 
     def take(self, size: int, *, recovery: bool) -> None:
         """Add the bytes of a batch to those in flight, until ``release``."""
@@ -272,6 +272,6 @@ METRICS: Final = (
         "Adds refused, by reason.",
         "reason",
         REASONS,
-        lambda admission, reason: admission.refusals[reason],
+        lambda admission, reason: admission.refused[reason],
     )
 )

@@ -78,7 +78,7 @@ class BookieConnections:
         self._opening: dict[str, asyncio.Task[BookieRpc]] = {}
         self._failed: dict[str, _FailedAttempt] = {}
         self._known: dict[str, BookieInfo] = {}
-        self._refusals = LogRateLimiter(REFUSAL_SECONDS)
+        self._refusal_log_limit = LogRateLimiter(REFUSAL_SECONDS)
         self._rng = rng or SystemRng()
         self._ledgers = OpenLedgers(self.get, clock, tasks, self._rng, first_pause_s=settings.reconnect_ms / 1000)
         self._closed = False
@@ -134,14 +134,14 @@ class BookieConnections:
         finally:
             del self._opening[bookie_id]
         self._failed.pop(bookie_id, None)
-        self._refusals.forget(bookie_id)
+        self._refusal_log_limit.forget(bookie_id)
         self._open[bookie_id] = connection
         return connection
 
     def _log_refusal(self, bookie_id: str, error: TallybookError) -> None:
         """Log, rate-limited, if a bookie and this client refuse each other: an operator has to act."""
         if is_refusal(error):
-            suppressed = self._refusals.due(self._clock.monotonic(), bookie_id)
+            suppressed = self._refusal_log_limit.due(self._clock.monotonic(), bookie_id)
             if suppressed is not None:
                 message = error.message
                 _log.warning("no connection to bookie", bookie_id=bookie_id, error=message, untold_count=suppressed)

@@ -100,7 +100,7 @@ def bound_calls(
     reserve_connections: int = 0,
     security: ServerSecurity | None = None,
     token_address: str = "",
-    refusals: DenialLog | None = None,
+    denials: DenialLog | None = None,
     in_flight: RequestsInFlight | None = None,
     load: GrpcLoad | None = None,
 ) -> CallListener:
@@ -110,7 +110,7 @@ def bound_calls(
         security: TLS with client certificates; ``None``: no TLS and no authentication. Services authenticate their
             callers themselves; here only long-running health and reflection calls are authenticated.
         token_address: second address, with TLS, for clients without a certificate; empty: none.
-        refusals: log of denied requests of the process; ``None``: of this port only.
+        denials: log of denied requests of the process; ``None``: of this port only.
         in_flight: limits of requests in flight of the process; ``None``: of this port only.
         load: counts connections and calls; ``None``: not counted.
         max_calls: limit of concurrent calls; more are refused.
@@ -133,7 +133,7 @@ def bound_calls(
     load = load or GrpcLoad()
     load.max_connections, load.max_calls = max_connections, max_calls
     handlers = RunningHandlers(load)
-    about = StandardServices(security or OpenAccess(), max_calls, handlers, load, refusals, in_flight)
+    about = StandardServices(security or OpenAccess(), max_calls, handlers, load, denials, in_flight)
     ports = [int(each.rpartition(":")[2]) for each in (served, for_tokens) if each]
     connections = ConnectionWatch(ports, max_connections, load, RealClock())
     return CallListener(server, about, handlers, served, for_tokens, connections)

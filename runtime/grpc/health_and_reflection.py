@@ -84,7 +84,7 @@ class StandardServices:
         max_calls: limit of concurrent calls of the port.
         handlers: running handlers of the port.
         load: counts these calls.
-        refusals: log of denied requests of the process; ``None``: of this port only.
+        denials: log of denied requests of the process; ``None``: of this port only.
         in_flight: limits of requests in flight of the process; ``None``: of this port only.
     """
 
@@ -94,14 +94,14 @@ class StandardServices:
         max_calls: int,
         handlers: RunningHandlers,
         load: GrpcLoad,
-        refusals: DenialLog | None,
+        denials: DenialLog | None,
         in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._access = access
         self._handlers = handlers
         self._load = load
         self._in_flight = in_flight or RequestsInFlight()
-        self._refusals = refusals or DenialLog(RealClock(), access)
+        self._denials = denials or DenialLog(RealClock(), access)
         self._limit = self._free = load.about_max_calls = _part(max_calls)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class StandardServices:
         try:
             return self._access.principal(caller.presented)
         except (Unauthenticated, AccessDenied) as error:
-            self._refusals.note(error, caller.presented, caller.peer, caller.method, was)
+            self._denials.note(error, caller.presented, caller.peer, caller.method, was)
             known = isinstance(error, AccessDenied)
             code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
             raise _Ended(code, error.message) from None

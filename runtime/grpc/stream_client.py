@@ -36,7 +36,7 @@ class GrpcTransport:
         max_streams: how many streams a listener serves at once.
         max_connections: how many connections it takes, with streams or without. A client has one for each stream.
         security: certificates for both ends; ``None``: without TLS.
-        refusals: log of denied calls, one for the process; ``None``: each listener has its own.
+        denials: log of denied calls, one for the process; ``None``: each listener has its own.
         in_flight: requests in flight, counted for the process; ``None``: each listener counts its own.
         load: counters of the listener, if there is only one; ``None``: nothing is counted.
     """
@@ -49,7 +49,7 @@ class GrpcTransport:
         max_streams: int = 4096,
         max_connections: int = 8192,
         security: ServerSecurity | None = None,
-        refusals: DenialLog | None = None,
+        denials: DenialLog | None = None,
         in_flight: RequestsInFlight | None = None,
         load: GrpcLoad | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class GrpcTransport:
         self._max_streams = max_streams
         self._max_connections = max_connections
         self._security = security
-        self._refusals = refusals
+        self._denials = denials
         self._in_flight = in_flight
         self._load = load
 
@@ -98,7 +98,7 @@ class GrpcTransport:
             max_streams=self._max_streams,
             max_connections=self._max_connections,
             security=self._security,
-            refusals=self._refusals,
+            denials=self._denials,
             in_flight=self._in_flight,
             load=self._load,
         )

@@ -60,7 +60,7 @@ async def listen(
     max_streams: int,
     max_connections: int,
     security: ServerSecurity | None = None,
-    refusals: DenialLog | None = None,
+    denials: DenialLog | None = None,
     in_flight: RequestsInFlight | None = None,
     load: GrpcLoad | None = None,
 ) -> GrpcListener:
@@ -72,7 +72,7 @@ async def listen(
         max_connections: more are dropped as soon as they are made.
         security: TLS, for clients with a certificate; ``None``: without TLS, for any client. The acceptor authenticates
             its streams; this port does so for the long-running calls about itself.
-        refusals: the denial log of the process; ``None``: one of this port alone.
+        denials: the denial log of the process; ``None``: one of this port alone.
         in_flight: counts the requests of each principal; ``None``: of this port alone.
         load: counts connections and calls; ``None``: without counts.
 
@@ -89,7 +89,7 @@ async def listen(
         kind: grpc.stream_stream_rpc_method_handler(_handler(kind, acceptor, handlers), None, None) for kind in kinds
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-    about = StandardServices(security or OpenAccess(), max_streams_total, handlers, load, refusals, in_flight)
+    about = StandardServices(security or OpenAccess(), max_streams_total, handlers, load, denials, in_flight)
     about.serve((service,), server)
     port = bind(server, address, security)
     await server.start()

@@ -110,7 +110,7 @@ class RequestFilter:
         hosts: returns the current names of this process.
         anyway: paths that are passed on under any host name.
         routes: route labels of the paths that the application answers itself.
-        refusals: log of requests with a foreign host name.
+        denials: log of requests with a foreign host name.
         load: counts requests and answers.
     """
 
@@ -120,14 +120,14 @@ class RequestFilter:
         hosts: Callable[[], Iterable[str]],
         anyway: Container[str],
         routes: Mapping[str, str],
-        refusals: DenialLog,
+        denials: DenialLog,
         load: HttpLoad,
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._anyway = anyway
         self._routes = routes
-        self._refusals = refusals
+        self._denials = denials
         self._load = load
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,7 +161,7 @@ class RequestFilter:
                 self._check_host(request.headers.get("host", ""))
         except _Refused as refused:
             # One method name for all: the caller is not authenticated yet, and the number of log lines is limited.
-            self._refusals.note(refused.error, presented(request), peer_of(request), _FOREIGN_NAME, protocol=HTTP)
+            self._denials.note(refused.error, presented(request), peer_of(request), _FOREIGN_NAME, protocol=HTTP)
             return failed(refused.error, refused.status, refused.headers)
         counted.route = self._routes.get(path, counted.route)
         return self._app
@@ -184,7 +184,7 @@ class EndpointGuard:
         access: authenticates callers.
         endpoints: the endpoints.
         pages: static pages by path.
-        refusals: log of denied requests.
+        denials: log of denied requests.
         in_flight: limits the requests of each principal.
         own: paths that the server answers itself, known here for the audit log.
         administered: whether endpoints with the permission ADMINISTER are allowed.
@@ -195,14 +195,14 @@ class EndpointGuard:
         access: Access,
         endpoints: Sequence[Endpoint],
         pages: Mapping[str, StaticPage],
-        refusals: DenialLog,
+        denials: DenialLog,
         in_flight: RequestsInFlight,
         *,
         own: Collection[str],
         administered: bool,
     ) -> None:
         self._access = access
-        self._refusals = refusals
+        self._denials = denials
         self._in_flight = in_flight
         self._pages = pages
         self._own = own
@@ -279,7 +279,7 @@ class EndpointGuard:
 
     def note(self, request: Request, error: TallybookError) -> None:
         """Log and count an error if it is a denial."""
-        self._refusals.note(error, presented(request), peer_of(request), self.name_of(request), protocol=HTTP)
+        self._denials.note(error, presented(request), peer_of(request), self.name_of(request), protocol=HTTP)
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Route:
         """The endpoint for a path; templates with fewer placeholders take precedence."""

@@ -32,7 +32,7 @@ from ..clock import RealClock
 from ..metrics.part_metrics import PartMetrics
 from ..metrics.registry import Metrics
 from ..security.connection_table import ConnectionTable, DropLog
-from ..security.denial_log import HTTP, REFUSAL_METRICS, DenialLog
+from ..security.denial_log import DENIAL_METRICS, HTTP, DenialLog
 from ..security.identity import ServerSecurity
 from ..security.in_flight import RequestsInFlight
 from ..security.tls_contexts import server_context
@@ -61,7 +61,7 @@ class HttpServer:
         why_not_ready: returns ``None`` when the process serves, else one sentence for /readyz.
         security: certificates and authentication; ``None``: no TLS, and access is open to all.
         offer: further endpoints and pages; ``None``: none.
-        refusals: log of denied requests, if the process has other ports, too.
+        denials: log of denied requests, if the process has other ports, too.
         in_flight: limits of requests in flight, if the process has other ports, too.
     """
 
@@ -71,7 +71,7 @@ class HttpServer:
         why_not_ready: Callable[[], str | None],
         security: ServerSecurity | None = None,
         offer: HttpApi | None = None,
-        refusals: DenialLog | None = None,
+        denials: DenialLog | None = None,
         in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._metrics = metrics
@@ -79,13 +79,13 @@ class HttpServer:
         self._security = security
         self._access: Access = security or OpenAccess()
         self._offer = offer or HttpApi(())
-        self._refusals = refusals or DenialLog(RealClock(), self._access)
+        self._denials = denials or DenialLog(RealClock(), self._access)
         self._in_flight = in_flight or RequestsInFlight()
         self._table = ConnectionTable(MAX_WAITING, MAX_WAITING_PER_PEER, self._dropped)
         self._load = HttpLoad(RealClock(), MAX_CONNECTIONS, self._table)
         self._drop_log = DropLog(RealClock(), HTTP)
         metrics.add_part(HTTP_METRICS, self._load)
-        metrics.add_part(REFUSAL_METRICS, self._refusals)
+        metrics.add_part(DENIAL_METRICS, self._denials)
         metrics.add_part(READY_METRICS, self)
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -153,7 +153,7 @@ class HttpServer:
             self._access,
             offer.endpoints,
             offer.pages,
-            self._refusals,
+            self._denials,
             self._in_flight,
             own=paths,
             administered=administered,
@@ -163,9 +163,7 @@ class HttpServer:
         served.router.redirect_slashes = False
         served.router.default = guard
         routes = {**dict.fromkeys(health, HEALTH), _METRICS: METRICS}
-        return RequestFilter(
-            served, self._names, anyway=health, routes=routes, refusals=self._refusals, load=self._load
-        )
+        return RequestFilter(served, self._names, anyway=health, routes=routes, denials=self._denials, load=self._load)
 
     def _names(self) -> Iterator[str]:
         """The names of this process that a Host header may have."""

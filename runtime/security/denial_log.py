@@ -106,7 +106,7 @@ _REFUSAL_TEXT: Final = (
     "ledger."
 )
 
-REFUSAL_METRICS: Final = (
+DENIAL_METRICS: Final = (
     PartMetrics[DenialLog]()
     .each(
         MetricKind.COUNTER,

@@ -23,7 +23,7 @@ from tallybook.gateway.auth import PERMISSIONS
 from tallybook.gateway.metrics import METHODS
 from tallybook.gateway.server import ListenAddresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
-from tallybook.runtime.security import denial_log as refusals
+from tallybook.runtime.security import denial_log
 from tallybook.runtime.security import reauthorization as allowed
 from tallybook.runtime.security.authority import SIGNING_KEYS, Authority, Subject
 
@@ -513,7 +513,7 @@ async def test_health_is_for_all_and_metrics_are_for_readers(gateway):
 
 
 async def test_all_denials_of_a_process_share_one_denial_log(gateway, caplog, monkeypatch):
-    monkeypatch.setattr(refusals, "MAX_LINES", 2)
+    monkeypatch.setattr(denial_log, "MAX_LINES", 2)
     async with gateway() as served, served.without() as channel:
         for service in ("LedgerService", "StreamService"):
             with refused(NOT_KNOWN, "Unauthenticated"):

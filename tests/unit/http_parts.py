@@ -150,7 +150,7 @@ async def serving(
     metrics = Metrics()
     server = HttpServer(metrics, lambda: None, None, offer)
     if access is not None:
-        server._access = server._refusals._access = access
+        server._access = server._denials._access = access
     async with running(server, listen) as address:
         served = Served(address, metrics=metrics)
         yield served

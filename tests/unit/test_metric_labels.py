@@ -36,7 +36,7 @@ from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import SECONDS
 from tallybook.runtime.metrics.registry import StatsCollector
 from tallybook.runtime.metrics.usage import Meter, MetricValue
-from tallybook.runtime.security.denial_log import REFUSAL_METRICS, DenialLog
+from tallybook.runtime.security.denial_log import DENIAL_METRICS, DenialLog
 from tallybook.runtime.security.process_security import SECURITY_METRICS
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import SimDisk, World, run_seed
@@ -139,7 +139,7 @@ def client_stats() -> dict[str, MetricValue]:
         (HTTP_METRICS, HttpLoad(RealClock(), 1)),
         (READY_METRICS, SimpleNamespace(why_not_ready=lambda: None)),
         (GRPC_METRICS, GrpcLoad()),
-        (REFUSAL_METRICS, DenialLog(RealClock(), OpenAccess())),
+        (DENIAL_METRICS, DenialLog(RealClock(), OpenAccess())),
         (SECURITY_METRICS, SimpleNamespace(identity=CERTIFICATE, reloads=0, failures=0)),
         (
             GATEWAY_METRICS,
