@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.batch import BatchHeader
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import InvalidArgument, InvariantViolation, check
 from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
 from tallybook.metadata.ledger.archived import IndexPart

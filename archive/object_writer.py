@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.batch import BatchHeader
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DamagedFile, InvalidBatch, ObjectDamaged
 from tallybook.core.limits import MIB
 from tallybook.metadata.ledger.archived import IndexPart, Receipt

@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from tallybook.core.batch import Buffer, encode_header
+from tallybook.core.batch import encode_header
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DamagedFile, InvalidArgument, check
 from tallybook.core.limits import MIB
 from tallybook.metadata.ledger.archived import IndexPart

@@ -23,7 +23,8 @@ from tallybook.core.answers import (
     LacAnswer,
     ReadAnswer,
 )
-from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.batch import EntrySlice
+from tallybook.core.buffers import Buffer
 from tallybook.core.ids import NO_IDENTITY
 
 

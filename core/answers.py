@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from .batch import Buffer
+from .buffers import Buffer
 from .errors import OK_CODE, ProtocolViolation
 from .ids import NO_IDENTITY
 

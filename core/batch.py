@@ -40,10 +40,11 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from .buffers import Buffer
 from .errors import EntryTooLarge, InvalidArgument, InvalidBatch, NewerFormat
 from .ids import MAX_ID, NO_ENTRY
 from .keys import same_secret
@@ -55,19 +56,6 @@ from .limits import (
     MAX_BATCH_ENTRIES,
     MAX_ENTRY_BYTES,
 )
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-
-
-def check_buffer(value: object, what: str) -> None:
-    """Check that an entry or a record is bytes.
-
-    Raises:
-        TypeError: it is not.
-    """
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{what} is bytes, not {type(value).__name__}")
-
 
 MAGIC: Final = b"TBAT"
 VERSION: Final = 1

@@ -22,7 +22,8 @@ from tallybook.client.connection.port import BookieConnection
 from tallybook.client.ports import Connections
 from tallybook.client.refusals import is_refusal
 from tallybook.core.answers import DamagedBatch, EntryRange
-from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.batch import BatchHeader, verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     BookieUnavailable,

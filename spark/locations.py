@@ -23,7 +23,8 @@ from tallybook.archive.url_record import read_location
 from tallybook.client.client import Client
 from tallybook.client.environment import open_world
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.batch import BatchHeader
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, InvariantViolation, NoSuchLedger
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.archived import Receipt

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from tallybook.core.batch import Buffer, peek_ids
+from tallybook.core.batch import peek_ids
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ProtocolViolation
 from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MIB
 

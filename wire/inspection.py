@@ -19,7 +19,7 @@ from tallybook.core.answers import (
     HeldLedger,
     HeldLedgers,
 )
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.proto import bookie_pb2 as pb
 

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
-from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.batch import EntrySlice
+from tallybook.core.buffers import Buffer
 from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import Busy, InvalidArgument, InvariantViolation, ProtocolViolation, TallybookError
 from tallybook.core.ids import IDENTITY_BYTES, NO_IDENTITY

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tallybook.core.batch import FLAG_DIGEST, BatchHeader, Buffer, seal_batch
+from tallybook.core.batch import FLAG_DIGEST, BatchHeader, seal_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import InvalidBatch
 from tallybook.core.limits import BATCH_DIGEST_BYTES, BATCH_HEADER_BYTES, BATCH_TABLE_ROW_BYTES
 

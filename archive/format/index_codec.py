@@ -19,7 +19,7 @@ import pyarrow as pa
 from crc32c import crc32c
 from google.protobuf.message import DecodeError, Message
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BATCH_DIGEST_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
 from tallybook.metadata.ledger.archived import IndexPart

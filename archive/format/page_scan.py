@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DamagedFile, check
 
 MAX_HEADER_BYTES: Final = 64 * 1024

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.ledger.archived import IndexPart
 

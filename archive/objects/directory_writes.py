@@ -14,7 +14,7 @@ from typing import Final
 
 from obstore.store import LocalStore
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, DiskFailed, DiskFull, InvalidArgument, Outcome
 from tallybook.core.limits import MIB
 from tallybook.runtime.disk.port import Disk, DiskFile

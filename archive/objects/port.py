@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 
 
 @dataclass(frozen=True, slots=True)

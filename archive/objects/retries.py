@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveBusy, ArchiveUnavailable, Outcome, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt
 from tallybook.runtime.concurrency.rate_limit import RateLimiter

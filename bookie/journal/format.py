@@ -70,7 +70,7 @@ from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from crc32c import crc32c
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import InvalidArgument, NewerFormat
 from tallybook.core.ids import IDENTITY_BYTES, MAX_ID, NO_ENTRY
 from tallybook.core.limits import BLOCK_BYTES, KEY_BYTES, MAX_COMMIT_BYTES

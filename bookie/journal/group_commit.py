@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import InvariantViolation, check
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk.port import DiskFile, PlannedWrite

@@ -35,7 +35,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
 

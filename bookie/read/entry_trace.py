@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
 from tallybook.core.answers import CopyPlace, CopyTrace
-from tallybook.core.batch import Buffer, verify_batch
+from tallybook.core.batch import verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, InvalidArgument, InvalidBatch, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from tallybook.core.answers import ReadAnswer
-from tallybook.core.batch import Buffer, EntrySlice, cut_entry, decode_header
+from tallybook.core.batch import EntrySlice, cut_entry, decode_header
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryAbsent, EntryUnknown, InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import MAX_ID

@@ -14,7 +14,8 @@ from typing import Final
 from tallybook.core.access import Permission, Principal
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, AddCallback
-from tallybook.core.batch import Buffer, peek_ids
+from tallybook.core.batch import peek_ids
+from tallybook.core.buffers import Buffer
 from tallybook.core.error_codes import error_class
 from tallybook.core.errors import AccessDenied, InvariantViolation, ProtocolViolation, TallybookError, Unauthorized
 from tallybook.core.ids import IDENTITY_BYTES

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from tallybook.core.access import Permission, Principal
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import (
     OK_CODE,

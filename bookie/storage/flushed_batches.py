@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tallybook.core.batch import Buffer, peek_ids
+from tallybook.core.batch import peek_ids
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
 from tallybook.runtime.metrics.usage import Meter

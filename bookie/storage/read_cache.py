@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from typing import Final
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 from .write_cache import BATCH_OVERHEAD_BYTES, CachedBatch

@@ -19,7 +19,7 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from tallybook.core.answers import EntryRange
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import check
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 

@@ -25,7 +25,8 @@ from typing import Final
 
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, AddCallback
-from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.batch import BatchHeader, verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import (

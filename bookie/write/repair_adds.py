@@ -12,7 +12,8 @@ They take the path of all adds (``add_path.py``), with four differences:
 
 from __future__ import annotations
 
-from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.batch import BatchHeader
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import Conflict
 
 from ..ledgers.confirmed_prefix import ConfirmedPrefixes

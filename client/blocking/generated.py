@@ -13,7 +13,8 @@ from tallybook.client.blocking.client import ClientBase
 from tallybook.client.blocking.reader import LedgerReaderBase
 from tallybook.client.blocking.writer import ChosenIdsWriterBase, LedgerWriterBase, PendingAppend
 from tallybook.client.reader.fetcher import Sealed
-from tallybook.core.batch import BatchHeader, Buffer, Entry
+from tallybook.core.batch import BatchHeader, Entry
+from tallybook.core.buffers import Buffer
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo

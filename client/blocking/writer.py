@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import Busy, HandleClosed, LedgerClosed, TallybookError
 from tallybook.runtime.blocking.handle import BlockingHandle
 from tallybook.runtime.blocking.loop_thread import LoopThread

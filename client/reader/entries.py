@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Self
 
-from tallybook.core.batch import BatchHeader, Buffer, Entry, entries
+from tallybook.core.batch import BatchHeader, Entry, entries
+from tallybook.core.buffers import Buffer
 from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
 
 from .fetcher import FetchedBatches

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
+from tallybook.core.batch import BatchHeader, Entry, entries, verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     ArchiveKeyMissing,

@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Self, TypeVar
 
-from tallybook.core.batch import BatchHeader, Buffer, Entry
+from tallybook.core.batch import BatchHeader, Entry
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import BookieUnavailable, InvalidArgument, ReadBeyondLac
 from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.metadata.ledger.model import LedgerMetadata

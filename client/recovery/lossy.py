@@ -17,7 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tallybook.core.answers import FenceAnswer
-from tallybook.core.batch import Buffer, verify_batch
+from tallybook.core.batch import verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     AccessDenied,

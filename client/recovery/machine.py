@@ -36,7 +36,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from tallybook.core.answers import FenceAnswer
-from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.batch import BatchHeader, verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     AccessDenied,

@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from tallybook.core.batch import Buffer, check_buffer, encode_batch, encoded_bytes
+from tallybook.core.batch import encode_batch, encoded_bytes
+from tallybook.core.buffers import Buffer, check_buffer
 from tallybook.core.errors import Busy, EntryTooLarge, LedgerClosed, Outcome, RequestTimeout, TallybookError
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES, MAX_BATCH_ENTRIES
 from tallybook.core.quorum import Quorum

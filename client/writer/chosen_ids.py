@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from tallybook.core.batch import Buffer, check_buffer
+from tallybook.core.buffers import Buffer, check_buffer
 from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, Outcome, TallybookError
 from tallybook.core.ids import check_new_entry_id
 from tallybook.metadata.ledger.model import LedgerMetadata

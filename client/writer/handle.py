@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tallybook.core.batch import Buffer, check_buffer
+from tallybook.core.buffers import Buffer, check_buffer
 from tallybook.core.errors import (
     AccessDenied,
     Conflict,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import TallybookError
 from tallybook.runtime.tracing.port import Span, Tracer
 

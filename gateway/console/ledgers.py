@@ -72,7 +72,7 @@ class ConsoleLedgerEndpoints:
 
     async def details(self, request: EndpointRequest) -> object:
         """One ledger, with its last add confirmed."""
-        found = await self._client.ledger_metadata(request.id("ledger"))
+        found = await self._client.ledger_metadata(request.path_number("ledger", MAX_ID))
         return {**describe(found), "last_add_confirmed": await self._last_add_confirmed(found)}
 
     async def _last_add_confirmed(self, found: LedgerMetadata) -> int | None:
@@ -86,14 +86,15 @@ class ConsoleLedgerEndpoints:
 
     async def trace(self, request: EndpointRequest) -> object:
         """All copies of one entry."""
-        return trace_json(await trace_entry(self._client.world, request.id("ledger"), request.id("entry")))
+        ledger_id, entry_id = request.path_number("ledger", MAX_ID), request.path_number("entry", MAX_ID)
+        return trace_json(await trace_entry(self._client.world, ledger_id, entry_id))
 
     async def delete(self, request: EndpointRequest) -> object:
         """Delete a ledger; the body has its password if it has one."""
         password = request.body.get("password", "")
         if not isinstance(password, str) or len(password.encode()) > MAX_PASSWORD_BYTES:
             raise InvalidArgument(f"password must be a string of at most {MAX_PASSWORD_BYTES} bytes")
-        ledger_id, force = request.id("ledger"), request.body.get("force", False)
+        ledger_id, force = request.path_number("ledger", MAX_ID), request.body.get("force", False)
         if not isinstance(force, bool):
             raise InvalidArgument("force must be true or false")
         await self._client.delete_ledger(ledger_id, password=password.encode(), force=force)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES
 

@@ -28,9 +28,8 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthenticated,
 )
-from tallybook.core.ids import MAX_ID
 
-_ID: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 MAX_JSON_NUMBER: Final = 2**53 - 1
 """The largest whole number that JavaScript represents exactly. Larger ones, such as ids, are strings in answers."""
 _LONG_NUMBER: Final = re.compile(r"[0-9]{16}", re.ASCII)
@@ -50,13 +49,13 @@ class EndpointRequest:
     body: Mapping[str, Any]
     """The JSON object in the body; empty if there was none."""
 
-    def id(self, name: str) -> int:
-        """An id in the path.
+    def path_number(self, name: str, maximum: int) -> int:
+        """A number in the path, in 0 .. ``maximum``.
 
         Raises:
-            InvalidArgument: it is not a valid id.
+            InvalidArgument: it is not.
         """
-        return _number(name, self.path[name], MAX_ID)
+        return _number(name, self.path[name], maximum)
 
     def count(self, name: str, default: int, maximum: int) -> int:
         """A query parameter that is a number in 0 .. ``maximum``.
@@ -69,7 +68,7 @@ class EndpointRequest:
 
 
 def _number(name: str, text: str, maximum: int) -> int:
-    if _ID.fullmatch(text) is None or int(text) > maximum:
+    if _NUMBER.fullmatch(text) is None or int(text) > maximum:
         raise InvalidArgument(f"{name} must be a whole number in 0 .. {maximum}")
     return int(text)
 

@@ -11,7 +11,8 @@ from tallybook.bench.loads.payloads import Payloads
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.batch import BatchHeader, verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import EntryAbsent, InvalidBatch, TallybookError
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import Clock

@@ -16,7 +16,7 @@ from tallybook.archive.format.schema import object_id_of
 from tallybook.archive.manifest import read_manifest
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveDenied, TallybookError
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.ledger.model import LedgerMetadata

@@ -19,7 +19,7 @@ from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
 from tallybook.archive.objects.retries import RetryingStore, RetryPolicy, RetrySettings
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, Outcome, TallybookError
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES, SECTOR_BYTES
 

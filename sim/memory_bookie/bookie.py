@@ -33,7 +33,8 @@ from tallybook.core.answers import (
     LacAnswer,
     ReadAnswer,
 )
-from tallybook.core.batch import Buffer, EntrySlice, cut_entry, decode_header, verify_batch
+from tallybook.core.batch import EntrySlice, cut_entry, decode_header, verify_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import (
     OK_CODE,
     BookieReadOnly,

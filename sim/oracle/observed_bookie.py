@@ -23,7 +23,8 @@ from tallybook.core.answers import (
     LacAnswer,
     ReadAnswer,
 )
-from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.batch import EntrySlice
+from tallybook.core.buffers import Buffer
 from tallybook.core.error_codes import error_class
 from tallybook.core.errors import OK_CODE, EntryAbsent, EntryTooLarge, NoSuchLedger, PeerError, StorageError
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY

@@ -21,7 +21,8 @@ from tallybook.bookie.journal.format import JournalMark
 from tallybook.bookie.storage.location import Location
 from tallybook.client.client import Client
 from tallybook.core.answers import Incarnation
-from tallybook.core.batch import Buffer, decode_header
+from tallybook.core.batch import decode_header
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, NoSuchLedger, PeerError, StorageError
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState

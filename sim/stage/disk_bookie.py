@@ -28,7 +28,8 @@ from tallybook.bookie.recovery.store_check import BehindNotes, NeverBehind
 from tallybook.bookie.storage.index.port import Index
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
-from tallybook.core.batch import Buffer, encode_batch
+from tallybook.core.batch import encode_batch
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import InvariantViolation, MetadataConflict, MetadataUnavailable, NoSuchLedger, check
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 from tallybook.core.limits import KIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
-from tallybook.core.batch import check_buffer
+from tallybook.core.buffers import check_buffer
 from tallybook.core.errors import EntryTooLarge, InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_ENTRY_BYTES

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tallybook.client.budget import ByteBudget
-from tallybook.core.batch import check_buffer
+from tallybook.core.buffers import check_buffer
 from tallybook.core.errors import Outcome, PositionMismatch, RequestTimeout, StreamClosed, StreamEnded
 from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon, while_open
 

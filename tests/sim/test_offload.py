@@ -7,7 +7,8 @@ import pytest
 
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
-from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.batch import BatchHeader
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import (
     BookieUnavailable,
     DataMissing,

@@ -16,7 +16,7 @@ from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.client.client import Client
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import (
     ArchiveDenied,
     ArchiveKeyMissing,

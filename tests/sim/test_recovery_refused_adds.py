@@ -9,7 +9,8 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.answers import AddAnswer, FenceAnswer
-from tallybook.core.batch import Buffer, decode_header
+from tallybook.core.batch import decode_header
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, TallybookError
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.sim.stage.cluster import MemoryCluster

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
 from tallybook.archive.reader import ArchiveReader
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, MetadataUnavailable, Outcome, PeerError, StorageError
 from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.ledger.model import LedgerMetadata

@@ -12,6 +12,7 @@ import pytest
 
 from tallybook.core.access import Limits, Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, Unauthenticated
+from tallybook.core.ids import MAX_ID
 from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, HttpApi, StaticPage
 from tallybook.runtime.http.scrape import parse_series
 from tallybook.runtime.http.server import HttpServer
@@ -131,7 +132,7 @@ async def serving(
 
     async def number(asked: EndpointRequest) -> object:
         served.asked.append(asked)
-        return {"id": asked.id("id"), "limit": asked.count("limit", 7, 100)}
+        return {"id": asked.path_number("id", MAX_ID), "limit": asked.count("limit", 7, 100)}
 
     async def fail(asked: EndpointRequest) -> object:
         raise raises[asked.path["how"]]

@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.bookie.storage.flushed_batches import FlushedBatches
 from tallybook.core.add_kind import AddKind
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import Conflict
 from tallybook.sim.stage.disk_bookie import batch_of
 

@@ -28,7 +28,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import LocalStore
 from obstore.store import ObjectStore as Source
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing, TallybookError
 from tallybook.core.limits import KIB
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import Any, Final, Protocol
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, ObjectMissing, TallybookError, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, TallybookError, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.logging import logger

@@ -18,7 +18,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore as Source
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, InvalidArgument, ObjectMissing, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias, TypeVar
 from cachetools import LRUCache
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 from tallybook.runtime.tasks import Workers

@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import ArchiveUnavailable, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers

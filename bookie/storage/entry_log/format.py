@@ -59,7 +59,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import BATCH_HEADER_BYTES, BLOCK_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import Enum
 from typing import Final
 
-from tallybook.core.batch import Buffer
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, NewerFormat, OutOfFiles, StorageError, check
 from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import Clock

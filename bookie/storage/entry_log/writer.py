@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
-from tallybook.core.batch import Buffer, decode_header
+from tallybook.core.batch import decode_header
+from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk.port import Disk, DiskFile

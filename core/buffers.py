@@ -1,0 +1,17 @@
+"""Bytes as they are passed: entries, batches, and what is written to files and sockets."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+def check_buffer(value: object, what: str) -> None:
+    """Check that an entry or a record is bytes.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is bytes, not {type(value).__name__}")
