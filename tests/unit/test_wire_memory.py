@@ -6,14 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tallybook.bookie.rpc.request_stream import (
-    ANSWER_BYTES,
-    MAX_MEMORY_WAIT_SECONDS,
-    MAX_REQUESTS,
-    MAX_SEND_SECONDS,
-    MAX_WAITS,
-    AnswerBudget,
-)
+from tallybook.bookie.rpc.answer_budget import MAX_MEMORY_WAIT_SECONDS, AnswerBudget
+from tallybook.bookie.rpc.request_stream import ANSWER_BYTES, MAX_REQUESTS, MAX_SEND_SECONDS, MAX_WAITS
 from tallybook.bookie.write.admission import RECOVERY_SHARE
 from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, HeldLedgers, Incarnation, LacAnswer, ReadAnswer
