@@ -88,11 +88,6 @@ def add_to_every_line(**fields: object) -> None:
     _OF_THIS_PROCESS.update(fields)
 
 
-def line_of(record: logging.LogRecord) -> str:
-    """The event of a record and its fields, formatted as text."""
-    return _with_fields(record.getMessage(), getattr(record, _FIELDS, {}))
-
-
 def set_up_logging(
     level: str = "INFO", style: Format = "text", stream: IO[str] | None = None, *, silent: Collection[str] = ()
 ) -> None:

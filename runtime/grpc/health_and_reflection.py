@@ -59,15 +59,6 @@ class _Ended(Exception):
         self.message = message
 
 
-def max_standard_calls(max_calls: int) -> int:
-    """How many calls of a port may be health and reflection calls."""
-    return 2 * _part(max_calls)
-
-
-def _part(max_calls: int) -> int:
-    return max(max_calls // _PART, 1)
-
-
 class _Caller(NamedTuple):
     """The caller of a long-running call."""
 
@@ -102,7 +93,7 @@ class StandardServices:
         self._load = load
         self._in_flight = in_flight or RequestsInFlight()
         self._denials = denials or DenialLog(RealClock(), access)
-        self._limit = self._free = load.about_max_calls = _part(max_calls)
+        self._limit = self._free = load.about_max_calls = max(max_calls // _PART, 1)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
         self._retired = asyncio.Event()

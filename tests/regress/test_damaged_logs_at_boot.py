@@ -4,9 +4,10 @@ import pytest
 
 from tallybook.core.errors import DiskFailed
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
+
+from ..support.log_lines import line_of
 
 
 def said_at_boot(caplog: pytest.LogCaptureFixture, damage: str) -> list[str]:

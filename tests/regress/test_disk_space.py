@@ -7,11 +7,11 @@ import pytest
 from tallybook.core.errors import DiskFull
 from tallybook.core.limits import KIB
 from tallybook.core.settings import BookieSettings
-from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 from ..simulated import simulated
+from ..support.log_lines import line_of
 
 RING_BYTES = 4 * 64 * KIB
 FREE_BYTES = 256 * KIB

@@ -7,11 +7,11 @@ import pytest
 
 from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
-from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic.faults import DiskOperation
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 from ..support.damage import zero_block
+from ..support.log_lines import line_of
 from .bookie_parts import JOURNAL, on_a_bookie
 
 LOGS, INDEX, MARK = "entrylog", "changes.log", "superblock"

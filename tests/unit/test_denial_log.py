@@ -8,9 +8,10 @@ import pytest
 from tallybook.core.access import AccessFile, AccessRules, Credentials, Presented, Principal
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, NoSuchLedger, TallybookError, Unauthenticated, Unauthorized
-from tallybook.runtime.logging import line_of
 from tallybook.runtime.security.denial_log import DENIAL_METRICS, HTTP, MAX_LINES, SPAN_SECONDS, DenialLog
 from tallybook.sim.deterministic import SimClock
+
+from ..support.log_lines import line_of
 
 READER = Presented((CertificateName.parse("tallybook://reader/x"),))
 DENIED = AccessDenied("readers may not write")

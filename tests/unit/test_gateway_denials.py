@@ -20,8 +20,9 @@ from tallybook.gateway.limits import GatewayLimits
 from tallybook.gateway.metrics import GatewayCounters
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.logging import line_of
 from tallybook.runtime.security.denial_log import DenialLog
+
+from ..support.log_lines import line_of
 
 METHOD = "LedgerService/Delete"
 DENIED = AccessDenied("zookeeper:2281: this user may not access these nodes")

@@ -20,12 +20,12 @@ from tallybook.core.errors import (
 )
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 from ..simulated import simulated
 from ..support.damage import said_of as answer_of
+from ..support.log_lines import line_of
 from .loss_parts import empty
 
 LEDGERS = (1, 2, 3)

@@ -17,11 +17,11 @@ from tallybook.core.limits import BLOCK_BYTES, KIB
 from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk.os_disk import RealDisk
-from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 from ..simulated import simulated
+from ..support.log_lines import line_of
 
 LOGS = f"{ROOT}/ledgers"
 ENTRIES = 4

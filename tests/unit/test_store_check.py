@@ -14,11 +14,11 @@ from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from tallybook.metadata.records.restored_store import RECORD, RestoreRecord, RestoreRecordStore, decode_restore_record
 from tallybook.metadata.store import Versioned
-from tallybook.runtime.logging import line_of
 from tallybook.sim.deterministic import Latency, SimDisk, World
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 from ..simulated import Parts, on_stage
+from ..support.log_lines import line_of
 
 
 def ledger(ledger_id: int, token: str = "creator", bookies: tuple[str, ...] = ("b1",)) -> LedgerMetadata:
