@@ -21,11 +21,16 @@ _log = logger("bookie.modes")
 
 
 async def follow_mode(
-    store: MetadataStore, bookie_id: str, set_read_only: Callable[[bool], None], clock: Clock, before: RequestedMode
+    store: MetadataStore,
+    bookie_id: str,
+    set_read_only: Callable[[bool], None],
+    clock: Clock,
+    before: RequestedMode,
+    interval_s: float = POLL_SECONDS,
 ) -> None:
     """Apply the record of ``bookie_id`` until cancelled; its mode so far is ``before``."""
     while True:
-        await clock.sleep(POLL_SECONDS)
+        await clock.sleep(interval_s)
         before = await poll_mode(store, bookie_id, set_read_only, before)
 
 

@@ -31,6 +31,7 @@ from tallybook.metadata.records.security_required import require_security
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.disk.directories import other_writer, permission_remedy
 from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
@@ -63,7 +64,7 @@ from ..rpc.service import BookieService
 from ..storage.index.rocksdb import IndexWorkers, RocksIndex
 from .boot import boot
 from .http_endpoints import BookieEndpoints
-from .operator_modes import follow_mode, poll_mode
+from .operator_modes import POLL_SECONDS, follow_mode, poll_mode
 from .registration import BookieRegistration
 from .world import BookieWorld
 
@@ -242,11 +243,9 @@ class _BookieProcess:
         await registration.enter()
         undo.push_async_callback(registration.leave)
         await bookie.registered()
-        self._tasks.spawn(
-            follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
-            name="mode",
-            essential=True,
-        )
+        interval_s = with_drift(self._rng, POLL_SECONDS)
+        following = follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode, interval_s)
+        self._tasks.spawn(following, name="mode", essential=True)
         # Before clients learn the address.
         self._why_not_ready = lambda: None if registration.listed else "not registered"
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
