@@ -19,10 +19,6 @@ EXEMPT: dict[str, set[str]] = {
     "runtime/http/protocol.py": {"self.cycle.disconnected"},
     "runtime/http/server.py": {"self._server.should_exit"},
     "runtime/http/tls.py": {"self._inner.entry"},
-    # To be mended.
-    "bookie/bookie.py": {"self._parts.admission.read_only", "self._parts.collector.reclaimer.suspended"},
-    "bookie/rpc/add_stream.py": {"self._attached.may_write"},
-    "bookie/storage/checkpoint.py": {"self._cache.flush_waits"},
 }
 
 
