@@ -316,9 +316,7 @@ class WriterDriver:
             if link.connection is not None and self._machine.member(link.position) is MemberState.UP
         ]
         lac = self._machine.lac
-        due = self._lacs.due(
-            lac, self._clock.monotonic(), connected, in_flight=self._machine.unconfirmed_batches > 0
-        )
+        due = self._lacs.due(lac, self._clock.monotonic(), connected, in_flight=self._machine.unconfirmed_batches > 0)
         if due.again_s is not None:
             self._common.lacs.call_in(due.again_s, self)
         for position in due.positions:

@@ -314,7 +314,7 @@ class Oracle:
             self._advance(known)
 
     def written_back(self, bookie_id: str, batch: Buffer) -> None:
-        """Record that a bookie acked a batch that a recovery wrote back; these are only entries of the last fragment (I26)."""
+        """Record that a bookie acked a batch that a recovery wrote back; only the last fragment has such (I26)."""
         header = decode_header(batch)
         known = self.ledgers.get(header.ledger_id)
         if known is None or known.written_to is None:
