@@ -51,8 +51,8 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
     ("environment", "overrides", "complaint"),
     [
         ({"TALLYBOOK_JOURNAL__SEGMENT_CONT": "4"}, {}, "journal.segment_cont is not a setting"),
-        ({"TALLYBOOK_JOURNAL__SEGMENT_CONT": "4"}, {}, "(did you mean journal.segment_count?)"),
-        ({}, {"jornal": {}}, "jornal is not a setting (did you mean journal?)"),
+        ({"TALLYBOOK_JOURNAL__SEGMENT_CONT": "4"}, {}, r"\(did you mean journal.segment_count\?\)"),
+        ({}, {"jornal": {}}, r"jornal is not a setting \(did you mean journal\?\)"),
         (
             {},
             {"journal": {"segment_bytes": "banana"}},
