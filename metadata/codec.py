@@ -1,6 +1,6 @@
 """Encoding of ledger metadata and bookie registrations as bytes.
 
-A header of 16 bytes, little-endian, and a protobuf message of ``proto/tallybook/proto/metadata.proto``
+A header of 16 bytes, little-endian, and a protobuf message of ``proto/tallybook/metadata/v1/metadata.proto``
 (docs/reference/formats/metadata.md shows an example)::
 
     offset  size  field

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tallybook.proto import bookie_pb2 as tallybook_dot_proto_dot_bookie__pb2
+from tallybook.proto import bookie_pb2 as tallybook_dot_v1_dot_bookie__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in tallybook/proto/bookie_pb2_grpc.py depends on'
+        + ' but the generated code in tallybook/v1/bookie_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,18 +36,18 @@ class BookieStub:
         """
         self.Add = channel.stream_stream(
                 '/tallybook.v1.Bookie/Add',
-                request_serializer=tallybook_dot_proto_dot_bookie__pb2.AddRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_bookie__pb2.AddReply.FromString,
+                request_serializer=tallybook_dot_v1_dot_bookie__pb2.AddRequest.SerializeToString,
+                response_deserializer=tallybook_dot_v1_dot_bookie__pb2.AddReply.FromString,
                 _registered_method=True)
         self.Read = channel.stream_stream(
                 '/tallybook.v1.Bookie/Read',
-                request_serializer=tallybook_dot_proto_dot_bookie__pb2.Request.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_bookie__pb2.Reply.FromString,
+                request_serializer=tallybook_dot_v1_dot_bookie__pb2.Request.SerializeToString,
+                response_deserializer=tallybook_dot_v1_dot_bookie__pb2.Reply.FromString,
                 _registered_method=True)
         self.Control = channel.stream_stream(
                 '/tallybook.v1.Bookie/Control',
-                request_serializer=tallybook_dot_proto_dot_bookie__pb2.Request.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_bookie__pb2.Reply.FromString,
+                request_serializer=tallybook_dot_v1_dot_bookie__pb2.Request.SerializeToString,
+                response_deserializer=tallybook_dot_v1_dot_bookie__pb2.Reply.FromString,
                 _registered_method=True)
 
 
@@ -82,18 +82,18 @@ def add_BookieServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Add': grpc.stream_stream_rpc_method_handler(
                     servicer.Add,
-                    request_deserializer=tallybook_dot_proto_dot_bookie__pb2.AddRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_bookie__pb2.AddReply.SerializeToString,
+                    request_deserializer=tallybook_dot_v1_dot_bookie__pb2.AddRequest.FromString,
+                    response_serializer=tallybook_dot_v1_dot_bookie__pb2.AddReply.SerializeToString,
             ),
             'Read': grpc.stream_stream_rpc_method_handler(
                     servicer.Read,
-                    request_deserializer=tallybook_dot_proto_dot_bookie__pb2.Request.FromString,
-                    response_serializer=tallybook_dot_proto_dot_bookie__pb2.Reply.SerializeToString,
+                    request_deserializer=tallybook_dot_v1_dot_bookie__pb2.Request.FromString,
+                    response_serializer=tallybook_dot_v1_dot_bookie__pb2.Reply.SerializeToString,
             ),
             'Control': grpc.stream_stream_rpc_method_handler(
                     servicer.Control,
-                    request_deserializer=tallybook_dot_proto_dot_bookie__pb2.Request.FromString,
-                    response_serializer=tallybook_dot_proto_dot_bookie__pb2.Reply.SerializeToString,
+                    request_deserializer=tallybook_dot_v1_dot_bookie__pb2.Request.FromString,
+                    response_serializer=tallybook_dot_v1_dot_bookie__pb2.Reply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -121,8 +121,8 @@ class Bookie:
             request_iterator,
             target,
             '/tallybook.v1.Bookie/Add',
-            tallybook_dot_proto_dot_bookie__pb2.AddRequest.SerializeToString,
-            tallybook_dot_proto_dot_bookie__pb2.AddReply.FromString,
+            tallybook_dot_v1_dot_bookie__pb2.AddRequest.SerializeToString,
+            tallybook_dot_v1_dot_bookie__pb2.AddReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -148,8 +148,8 @@ class Bookie:
             request_iterator,
             target,
             '/tallybook.v1.Bookie/Read',
-            tallybook_dot_proto_dot_bookie__pb2.Request.SerializeToString,
-            tallybook_dot_proto_dot_bookie__pb2.Reply.FromString,
+            tallybook_dot_v1_dot_bookie__pb2.Request.SerializeToString,
+            tallybook_dot_v1_dot_bookie__pb2.Reply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -175,8 +175,8 @@ class Bookie:
             request_iterator,
             target,
             '/tallybook.v1.Bookie/Control',
-            tallybook_dot_proto_dot_bookie__pb2.Request.SerializeToString,
-            tallybook_dot_proto_dot_bookie__pb2.Reply.FromString,
+            tallybook_dot_v1_dot_bookie__pb2.Request.SerializeToString,
+            tallybook_dot_v1_dot_bookie__pb2.Reply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tallybook.proto import ledger_pb2 as tallybook_dot_proto_dot_ledger__pb2
+from tallybook.proto import ledger_pb2 as tallybook_dot_api_dot_v1_dot_ledger__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in tallybook/proto/ledger_pb2_grpc.py depends on'
+        + ' but the generated code in tallybook/api/v1/ledger_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,48 +36,48 @@ class LedgerServiceStub:
         """
         self.Create = channel.unary_unary(
                 '/tallybook.api.v1.LedgerService/Create',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.CreateRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.CreateRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
                 _registered_method=True)
         self.Append = channel.stream_stream(
                 '/tallybook.api.v1.LedgerService/Append',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.AppendRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.AppendReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.AppendRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.AppendReply.FromString,
                 _registered_method=True)
         self.Read = channel.unary_stream(
                 '/tallybook.api.v1.LedgerService/Read',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.ReadRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.Entries.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.ReadRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Entries.FromString,
                 _registered_method=True)
         self.Tail = channel.unary_stream(
                 '/tallybook.api.v1.LedgerService/Tail',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.TailRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.Entries.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.TailRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Entries.FromString,
                 _registered_method=True)
         self.Close = channel.unary_unary(
                 '/tallybook.api.v1.LedgerService/Close',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.CloseRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.CloseRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
                 _registered_method=True)
         self.Recover = channel.unary_unary(
                 '/tallybook.api.v1.LedgerService/Recover',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.RecoverRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.RecoverRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
                 _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/tallybook.api.v1.LedgerService/Delete',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.DeleteRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.DeleteReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.DeleteReply.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
                 '/tallybook.api.v1.LedgerService/List',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.ListRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.ListReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.ListRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.ListReply.FromString,
                 _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/tallybook.api.v1.LedgerService/Describe',
-                request_serializer=tallybook_dot_proto_dot_ledger__pb2.DescribeRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
                 _registered_method=True)
 
 
@@ -179,48 +179,48 @@ def add_LedgerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Create': grpc.unary_unary_rpc_method_handler(
                     servicer.Create,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.CreateRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.CreateRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.SerializeToString,
             ),
             'Append': grpc.stream_stream_rpc_method_handler(
                     servicer.Append,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.AppendRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.AppendReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.AppendRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.AppendReply.SerializeToString,
             ),
             'Read': grpc.unary_stream_rpc_method_handler(
                     servicer.Read,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.ReadRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.Entries.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.ReadRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Entries.SerializeToString,
             ),
             'Tail': grpc.unary_stream_rpc_method_handler(
                     servicer.Tail,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.TailRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.Entries.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.TailRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Entries.SerializeToString,
             ),
             'Close': grpc.unary_unary_rpc_method_handler(
                     servicer.Close,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.CloseRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.CloseRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.SerializeToString,
             ),
             'Recover': grpc.unary_unary_rpc_method_handler(
                     servicer.Recover,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.RecoverRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.RecoverRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.DeleteRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.DeleteReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.DeleteRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.DeleteReply.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.ListRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.ListReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.ListRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.ListReply.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
-                    request_deserializer=tallybook_dot_proto_dot_ledger__pb2.DescribeRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_ledger__pb2.Ledger.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.DescribeRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -248,8 +248,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Create',
-            tallybook_dot_proto_dot_ledger__pb2.CreateRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.CreateRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
             options,
             channel_credentials,
             insecure,
@@ -275,8 +275,8 @@ class LedgerService:
             request_iterator,
             target,
             '/tallybook.api.v1.LedgerService/Append',
-            tallybook_dot_proto_dot_ledger__pb2.AppendRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.AppendReply.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.AppendRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.AppendReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -302,8 +302,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Read',
-            tallybook_dot_proto_dot_ledger__pb2.ReadRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.Entries.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.ReadRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.Entries.FromString,
             options,
             channel_credentials,
             insecure,
@@ -329,8 +329,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Tail',
-            tallybook_dot_proto_dot_ledger__pb2.TailRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.Entries.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.TailRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.Entries.FromString,
             options,
             channel_credentials,
             insecure,
@@ -356,8 +356,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Close',
-            tallybook_dot_proto_dot_ledger__pb2.CloseRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.CloseRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
             options,
             channel_credentials,
             insecure,
@@ -383,8 +383,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Recover',
-            tallybook_dot_proto_dot_ledger__pb2.RecoverRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.RecoverRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
             options,
             channel_credentials,
             insecure,
@@ -410,8 +410,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Delete',
-            tallybook_dot_proto_dot_ledger__pb2.DeleteRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.DeleteReply.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.DeleteRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.DeleteReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -437,8 +437,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/List',
-            tallybook_dot_proto_dot_ledger__pb2.ListRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.ListReply.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.ListRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.ListReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -464,8 +464,8 @@ class LedgerService:
             request,
             target,
             '/tallybook.api.v1.LedgerService/Describe',
-            tallybook_dot_proto_dot_ledger__pb2.DescribeRequest.SerializeToString,
-            tallybook_dot_proto_dot_ledger__pb2.Ledger.FromString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.DescribeRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_ledger__pb2.Ledger.FromString,
             options,
             channel_credentials,
             insecure,

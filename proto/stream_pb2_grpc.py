@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tallybook.proto import stream_pb2 as tallybook_dot_proto_dot_stream__pb2
+from tallybook.proto import stream_pb2 as tallybook_dot_api_dot_v1_dot_stream__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in tallybook/proto/stream_pb2_grpc.py depends on'
+        + ' but the generated code in tallybook/api/v1/stream_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,73 +36,73 @@ class StreamServiceStub:
         """
         self.Create = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/Create',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.CreateStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.CreateStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
                 _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/Delete',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.DeleteStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.DeleteStreamReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteStreamReply.FromString,
                 _registered_method=True)
         self.Rename = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/Rename',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.RenameStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.RenameStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/List',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.ListStreamsRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.ListStreamsReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListStreamsRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListStreamsReply.FromString,
                 _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/Describe',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.DescribeStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.StreamDescription.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DescribeStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.StreamDescription.FromString,
                 _registered_method=True)
         self.SetPolicy = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/SetPolicy',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.SetPolicyRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
                 _registered_method=True)
         self.Truncate = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/Truncate',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.TruncateStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.TruncateStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
                 _registered_method=True)
         self.End = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/End',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.EndStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.EndStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
                 _registered_method=True)
         self.Append = channel.stream_stream(
                 '/tallybook.api.v1.StreamService/Append',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.StreamAppendRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.StreamAppendReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.StreamAppendRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.StreamAppendReply.FromString,
                 _registered_method=True)
         self.Read = channel.unary_stream(
                 '/tallybook.api.v1.StreamService/Read',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.ReadStreamRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.ReadStreamReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ReadStreamRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ReadStreamReply.FromString,
                 _registered_method=True)
         self.Subscribe = channel.stream_stream(
                 '/tallybook.api.v1.StreamService/Subscribe',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.SubscribeRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.SubscribeReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.SubscribeRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.SubscribeReply.FromString,
                 _registered_method=True)
         self.ListSubscriptions = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/ListSubscriptions',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.ListSubscriptionsRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.ListSubscriptionsReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListSubscriptionsRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListSubscriptionsReply.FromString,
                 _registered_method=True)
         self.ResetSubscription = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/ResetSubscription',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.ResetSubscriptionRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.Subscription.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ResetSubscriptionRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Subscription.FromString,
                 _registered_method=True)
         self.DeleteSubscription = channel.unary_unary(
                 '/tallybook.api.v1.StreamService/DeleteSubscription',
-                request_serializer=tallybook_dot_proto_dot_stream__pb2.DeleteSubscriptionRequest.SerializeToString,
-                response_deserializer=tallybook_dot_proto_dot_stream__pb2.DeleteSubscriptionReply.FromString,
+                request_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteSubscriptionRequest.SerializeToString,
+                response_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteSubscriptionReply.FromString,
                 _registered_method=True)
 
 
@@ -261,73 +261,73 @@ def add_StreamServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Create': grpc.unary_unary_rpc_method_handler(
                     servicer.Create,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.CreateStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.Stream.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.CreateStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.DeleteStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.DeleteStreamReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteStreamReply.SerializeToString,
             ),
             'Rename': grpc.unary_unary_rpc_method_handler(
                     servicer.Rename,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.RenameStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.Stream.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.RenameStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.ListStreamsRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.ListStreamsReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListStreamsRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListStreamsReply.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.DescribeStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.StreamDescription.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DescribeStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.StreamDescription.SerializeToString,
             ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.SetPolicyRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.Stream.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.SetPolicyRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.SerializeToString,
             ),
             'Truncate': grpc.unary_unary_rpc_method_handler(
                     servicer.Truncate,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.TruncateStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.Stream.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.TruncateStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.SerializeToString,
             ),
             'End': grpc.unary_unary_rpc_method_handler(
                     servicer.End,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.EndStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.Stream.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.EndStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.SerializeToString,
             ),
             'Append': grpc.stream_stream_rpc_method_handler(
                     servicer.Append,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.StreamAppendRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.StreamAppendReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.StreamAppendRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.StreamAppendReply.SerializeToString,
             ),
             'Read': grpc.unary_stream_rpc_method_handler(
                     servicer.Read,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.ReadStreamRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.ReadStreamReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ReadStreamRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ReadStreamReply.SerializeToString,
             ),
             'Subscribe': grpc.stream_stream_rpc_method_handler(
                     servicer.Subscribe,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.SubscribeRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.SubscribeReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.SubscribeRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.SubscribeReply.SerializeToString,
             ),
             'ListSubscriptions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSubscriptions,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.ListSubscriptionsRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.ListSubscriptionsReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListSubscriptionsRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ListSubscriptionsReply.SerializeToString,
             ),
             'ResetSubscription': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetSubscription,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.ResetSubscriptionRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.Subscription.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.ResetSubscriptionRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.Subscription.SerializeToString,
             ),
             'DeleteSubscription': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteSubscription,
-                    request_deserializer=tallybook_dot_proto_dot_stream__pb2.DeleteSubscriptionRequest.FromString,
-                    response_serializer=tallybook_dot_proto_dot_stream__pb2.DeleteSubscriptionReply.SerializeToString,
+                    request_deserializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteSubscriptionRequest.FromString,
+                    response_serializer=tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteSubscriptionReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -355,8 +355,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/Create',
-            tallybook_dot_proto_dot_stream__pb2.CreateStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.CreateStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
             options,
             channel_credentials,
             insecure,
@@ -382,8 +382,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/Delete',
-            tallybook_dot_proto_dot_stream__pb2.DeleteStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.DeleteStreamReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteStreamReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -409,8 +409,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/Rename',
-            tallybook_dot_proto_dot_stream__pb2.RenameStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.RenameStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
             options,
             channel_credentials,
             insecure,
@@ -436,8 +436,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/List',
-            tallybook_dot_proto_dot_stream__pb2.ListStreamsRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.ListStreamsReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ListStreamsRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ListStreamsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -463,8 +463,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/Describe',
-            tallybook_dot_proto_dot_stream__pb2.DescribeStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.StreamDescription.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.DescribeStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.StreamDescription.FromString,
             options,
             channel_credentials,
             insecure,
@@ -490,8 +490,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/SetPolicy',
-            tallybook_dot_proto_dot_stream__pb2.SetPolicyRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.SetPolicyRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
             options,
             channel_credentials,
             insecure,
@@ -517,8 +517,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/Truncate',
-            tallybook_dot_proto_dot_stream__pb2.TruncateStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.TruncateStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
             options,
             channel_credentials,
             insecure,
@@ -544,8 +544,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/End',
-            tallybook_dot_proto_dot_stream__pb2.EndStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.Stream.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.EndStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.Stream.FromString,
             options,
             channel_credentials,
             insecure,
@@ -571,8 +571,8 @@ class StreamService:
             request_iterator,
             target,
             '/tallybook.api.v1.StreamService/Append',
-            tallybook_dot_proto_dot_stream__pb2.StreamAppendRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.StreamAppendReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.StreamAppendRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.StreamAppendReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -598,8 +598,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/Read',
-            tallybook_dot_proto_dot_stream__pb2.ReadStreamRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.ReadStreamReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ReadStreamRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ReadStreamReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -625,8 +625,8 @@ class StreamService:
             request_iterator,
             target,
             '/tallybook.api.v1.StreamService/Subscribe',
-            tallybook_dot_proto_dot_stream__pb2.SubscribeRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.SubscribeReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.SubscribeRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.SubscribeReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -652,8 +652,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/ListSubscriptions',
-            tallybook_dot_proto_dot_stream__pb2.ListSubscriptionsRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.ListSubscriptionsReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ListSubscriptionsRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ListSubscriptionsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -679,8 +679,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/ResetSubscription',
-            tallybook_dot_proto_dot_stream__pb2.ResetSubscriptionRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.Subscription.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.ResetSubscriptionRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.Subscription.FromString,
             options,
             channel_credentials,
             insecure,
@@ -706,8 +706,8 @@ class StreamService:
             request,
             target,
             '/tallybook.api.v1.StreamService/DeleteSubscription',
-            tallybook_dot_proto_dot_stream__pb2.DeleteSubscriptionRequest.SerializeToString,
-            tallybook_dot_proto_dot_stream__pb2.DeleteSubscriptionReply.FromString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteSubscriptionRequest.SerializeToString,
+            tallybook_dot_api_dot_v1_dot_stream__pb2.DeleteSubscriptionReply.FromString,
             options,
             channel_credentials,
             insecure,

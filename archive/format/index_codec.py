@@ -1,8 +1,8 @@
 """Encoding of the index of an archive object: page tables, batch tables and the directory over them.
 
-Each *part* is a message of ``proto/tallybook/proto/archive.proto``, compressed with zstd; its checksum is stored with
-the pointer to it: the directory has those of the tables, and the ledger's metadata, or the file's footer, that of the
-directory. Sequences of numbers are stored as differences.
+Each *part* is a message of ``proto/tallybook/archive/v1/archive.proto``, compressed with zstd; its checksum is stored
+with the pointer to it: the directory has those of the tables, and the ledger's metadata, or the file's footer, that of
+the directory. Sequences of numbers are stored as differences.
 
 Decoders check every number that could make a reader fetch or allocate more than the object has.
 """

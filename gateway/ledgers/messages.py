@@ -1,4 +1,4 @@
-"""Conversion between messages of ``proto/tallybook/proto/ledger.proto`` and Tallybook types."""
+"""Conversion between messages of ``proto/tallybook/api/v1/ledger.proto`` and Tallybook types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers of ``LedgerService`` (``proto/tallybook/proto/ledger.proto``).
+"""Handlers of ``LedgerService`` (``proto/tallybook/api/v1/ledger.proto``).
 
 Unary calls are here; the streaming calls are in ``append`` and ``read``. Handlers raise errors of
 ``core/errors``, which ``intercepted`` turns into what a client sees.

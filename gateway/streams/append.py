@@ -5,7 +5,7 @@
 
 If a message is refused, the error follows the acks of all messages before it, so the client knows exactly which records
 are in the stream. If the call ends in any other way, the outcome of unacknowledged records is unknown; see
-``proto/tallybook/proto/stream.proto``.
+``proto/tallybook/api/v1/stream.proto``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversion between messages of ``proto/tallybook/proto/stream.proto`` and types of ``tallybook.stream``."""
+"""Conversion between messages of ``proto/tallybook/api/v1/stream.proto`` and types of ``tallybook.stream``."""
 
 from __future__ import annotations
 

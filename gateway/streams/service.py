@@ -1,4 +1,4 @@
-"""Handlers of ``StreamService`` (``proto/tallybook/proto/stream.proto``).
+"""Handlers of ``StreamService`` (``proto/tallybook/api/v1/stream.proto``).
 
 Unary calls are here; the streaming calls are in ``append`` and ``read``; ``writers`` shares the writer of a stream
 among its clients.

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER_FOLDERS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results")
-BESIDE_PACKAGES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+BESIDE_PACKAGES = {
+    *("LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "proto/buf.yaml", "pyproject.toml", "setup.cfg")
+}
 FOR_IMAGES = {"requirements-build.lock", "requirements-run.lock"}
 FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.png", "docker/**/*", "examples/**/*.*")
 FOR_DEVELOPERS = ("tests", "scripts", "sim", "bench", "devtools")
@@ -139,7 +141,7 @@ def test_the_wheel_has_every_package_its_types_and_its_license_and_nothing_else(
 def test_the_source_distribution_has_what_both_are_made_of_and_what_there_is_to_read_and_no_tests(built):
     with tarfile.open(built.source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
-    generated_from = {f"proto/tallybook/proto/{file.name}" for file in (ROOT / "proto/tallybook/proto").glob("*.proto")}
+    generated_from = {file.relative_to(ROOT).as_posix() for file in (ROOT / "proto").glob("tallybook/**/*.proto")}
     files = (file for pattern in FOR_READERS for file in built.tree.glob(pattern) if file.is_file())
     found = {file.relative_to(built.tree).as_posix() for file in files}
     to_read = {name for name in found if not name.startswith(MADE_OF_EXAMPLES)}
