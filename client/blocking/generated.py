@@ -12,7 +12,7 @@ from typing import Self
 from tallybook.client.blocking.client import ClientBase
 from tallybook.client.blocking.reader import LedgerReaderBase
 from tallybook.client.blocking.writer import ChosenIdsWriterBase, LedgerWriterBase, PendingAppend
-from tallybook.client.reader.fetcher import Sealed
+from tallybook.client.reader.fetcher import VerifiedBatches
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.core.buffers import Buffer
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
@@ -511,7 +511,7 @@ class LedgerReader(LedgerReaderBase):
         """
         return self._iterate(self._engine.read_batches, first, last)
 
-    def read_sealed(self, first: int, last: int) -> LoopIterator[Sealed]:
+    def read_sealed(self, first: int, last: int) -> LoopIterator[VerifiedBatches]:
         """Whole verified batches as the writer sealed them, from the one with ``first`` to the one with ``last``.
 
         For copying a ledger: the batches are byte for byte those on the bookies.

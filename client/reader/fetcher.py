@@ -44,7 +44,7 @@ from .view import LedgerView
 
 T = TypeVar("T")
 
-Sealed: TypeAlias = list[tuple[BatchHeader, Buffer]]
+VerifiedBatches: TypeAlias = list[tuple[BatchHeader, Buffer]]
 """Consecutive verified batches with their headers."""
 
 MAX_METADATA_RETRIES: Final = 3
@@ -54,7 +54,7 @@ MAX_METADATA_RETRIES: Final = 3
 class FetchedBatches(NamedTuple):
     """Batches of one answer, and the range of entries to yield from them."""
 
-    batches: Sealed
+    batches: VerifiedBatches
     first: int
     last: int
 
@@ -88,10 +88,10 @@ class EntryFetcher:
         """Fetch a range, one request ahead of the caller; see ``LedgerReadAhead``."""
         return LedgerReadAhead(first, last, self.batches, self._context.spawner(self._ledger_id))
 
-    async def batches(self, first: int, last: int) -> Sealed:
+    async def batches(self, first: int, last: int) -> VerifiedBatches:
         """Verified batches from the one that contains ``first``, as many as one request returns."""
 
-        async def ask(connection: BookieConnection) -> Sealed:
+        async def ask(connection: BookieConnection) -> VerifiedBatches:
             # Computed for each request: the metadata may have been read again meanwhile.
             fragment_end = self._view.metadata.fragment_end(self._view.metadata.fragment_of(first))
             end = min(last, fragment_end, self._view.metadata.quorum.stripe_end(first))
@@ -101,7 +101,7 @@ class EntryFetcher:
             )  # fmt: skip
             return self.verified(first, answer.batches)
 
-        async def unpack(archive: LedgerArchive, receipt: Receipt) -> Sealed:
+        async def unpack(archive: LedgerArchive, receipt: Receipt) -> VerifiedBatches:
             found = await archive.batches(receipt, self._ledger_id, first, last, self._context.settings.read_bytes)
             return self.verified(first, tuple(batch for _, batch in found))
 
@@ -125,7 +125,7 @@ class EntryFetcher:
 
         return await self._traced(entry_id, self._from_either(entry_id, ask, unpack))
 
-    def verified(self, first: int, batches: tuple[Buffer, ...]) -> Sealed:
+    def verified(self, first: int, batches: tuple[Buffer, ...]) -> VerifiedBatches:
         """Verify the batches of an answer; see ``verified``."""
         return verified(self._ledger_id, first, batches, self._digest_key)
 
@@ -214,14 +214,14 @@ class EntryFetcher:
         return self._replicas.attempt(metadata, entry_id, confirmed=entry_id <= self._view.lac)
 
 
-def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> Sealed:
+def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> VerifiedBatches:
     """Verify the batches of a bookie's answer; good batches before a bad one are kept.
 
     Raises:
         InvalidBatch: the first batch is damaged, or does not contain the requested entry.
         NewerFormat: the first batch has a format of a later version.
     """
-    found: Sealed = []
+    found: VerifiedBatches = []
     expected = first
     for batch in batches:
         try:
@@ -259,16 +259,16 @@ class LedgerReadAhead:
         self,
         first: int,
         last: int | None,
-        fetch: Callable[[int, int], Coroutine[Any, Any, Sealed]],
-        spawn: Callable[[Coroutine[Any, Any, Sealed]], asyncio.Task[Sealed]],
+        fetch: Callable[[int, int], Coroutine[Any, Any, VerifiedBatches]],
+        spawn: Callable[[Coroutine[Any, Any, VerifiedBatches]], asyncio.Task[VerifiedBatches]],
     ) -> None:
         self._last = last
         self._end = MAX_ID if last is None else last
         self._fetch = fetch
         self._spawn = spawn
-        self._ahead: asyncio.Task[Sealed] | None = spawn(fetch(first, self._end))
+        self._ahead: asyncio.Task[VerifiedBatches] | None = spawn(fetch(first, self._end))
 
-    async def next(self) -> Sealed:
+    async def next(self) -> VerifiedBatches:
         """The next batches; none at the end.
 
         Raises:

@@ -20,7 +20,7 @@ from tallybook.runtime.concurrency.handle_lifetime import Lifetime, while_open
 
 from .context import ReaderContext
 from .entries import Entries, EntryGroups
-from .fetcher import EntryFetcher, FetchedBatches, Sealed
+from .fetcher import EntryFetcher, FetchedBatches, VerifiedBatches
 from .lac import highest_lac, reported_lac
 from .tail import LedgerTail
 from .view import LedgerView
@@ -100,7 +100,7 @@ class LedgerReader:
         """
         return EntryGroups(self._steps(self._range(first, last)))
 
-    def read_sealed(self, first: int, last: int) -> ResumableIterator[Sealed]:
+    def read_sealed(self, first: int, last: int) -> ResumableIterator[VerifiedBatches]:
         """Whole verified batches as the writer sealed them, from the one with ``first`` to the one with ``last``.
 
         For copying a ledger: the batches are byte for byte those on the bookies.
@@ -110,7 +110,7 @@ class LedgerReader:
         """
         pieces = self._range(first, last)
 
-        async def batches() -> AsyncGenerator[Sealed, None]:
+        async def batches() -> AsyncGenerator[VerifiedBatches, None]:
             async with aclosing(pieces()) as found:
                 async for piece in found:
                     yield piece.batches

@@ -11,7 +11,7 @@ from tallybook.core.errors import InvalidBatch, MetadataUnavailable, NewerFormat
 from tallybook.core.ids import check_entry_id
 
 from .context import ReaderContext
-from .fetcher import EntryFetcher, FetchedBatches, Sealed
+from .fetcher import EntryFetcher, FetchedBatches, VerifiedBatches
 from .lac import TailPolls
 from .view import LedgerView
 
@@ -51,7 +51,7 @@ class LedgerTail:
         finally:
             await waiter.polls.close()
 
-    def _piece(self, fetched: Sealed, end: int) -> FetchedBatches:
+    def _piece(self, fetched: VerifiedBatches, end: int) -> FetchedBatches:
         piece = FetchedBatches(fetched, self._position, end)
         self._position = piece.behind
         return piece
@@ -85,7 +85,7 @@ class TailWaiter:
         self._store_away = False
         """Whether the metadata store did not answer last time."""
 
-    async def wait_for_more(self, position: int) -> Sealed:
+    async def wait_for_more(self, position: int) -> VerifiedBatches:
         """Wait until the LAC moves, the metadata may have changed, or the poll ends.
 
         Returns:
@@ -126,7 +126,7 @@ class TailWaiter:
             await self._wait_for_recovery()
         return []
 
-    def _piggybacked(self, position: int, answer: LacAnswer | None) -> Sealed:
+    def _piggybacked(self, position: int, answer: LacAnswer | None) -> VerifiedBatches:
         """The valid batches that came with a poll's answer; damaged ones are read again from other replicas."""
         if answer is None or not answer.batches:
             return []
