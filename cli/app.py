@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import typer.main
@@ -195,13 +195,18 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
 
 def _complete(asked: str) -> int:
     """Print the words that fit at the cursor of a shell, which has put its line into the environment."""
-    # Imported here because only this needs it.
-    from typer._completion_classes import completion_init  # noqa: PLC0415
-    from typer.completion import shell_complete  # noqa: PLC0415
-
-    completion_init()
     _, *words = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split() or [""]
     command = typer.main.get_command(build([next((word for word in words if not word.startswith("-")), "")]))
+    return answer_shell(command, asked)
+
+
+def answer_shell(command: Any, asked: str) -> int:
+    """Print what a shell asks for: its script (``source_bash``), or words (``complete_bash``)."""
+    # Imported here because only this needs it.
+    from typer.completion import get_completion_inspect_parameters, shell_complete  # noqa: PLC0415
+
+    # It makes the shells known. The function of typer that does nothing else is private.
+    get_completion_inspect_parameters()
     return shell_complete(command, {}, PROGRAM, COMPLETE, asked)
 
 

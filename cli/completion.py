@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
 from enum import Enum
 from typing import Annotated
 
 import typer
-from typer._completion_shared import get_completion_script
+import typer.main
 
-from .app import COMPLETE
-from .invocation import PROGRAM
+from .app import answer_shell, build
 from .options import Json
 from .output import print_json
 
@@ -30,7 +31,9 @@ def completion(
     bash: 'source <(tallybook completion bash)' in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, after compinit. fish:
     'tallybook completion fish | source' in ~/.config/fish/config.fish.
     """
-    script = get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE, shell=shell.value)
+    with redirect_stdout(io.StringIO()) as printed:
+        answer_shell(typer.main.get_command(build([])), f"source_{shell.value}")
+    script = printed.getvalue().strip()
     if as_json:
         print_json({"script": script})
     else:

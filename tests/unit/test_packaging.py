@@ -31,6 +31,8 @@ NOT_FOR_USERS = ("dev", "fuzz", "testdata")
 LOADERS = ("import_module", "find_spec")
 # What pydantic and PySpark are made of: each of their versions needs one of these.
 COMPANIONS = {"pydantic_core", "py4j"}
+IN_GENERATED_CODE = {"grpc._utilities"}
+"""Private modules of libraries that the code imports which grpcio-tools generates."""
 
 
 def config(root: Path, folder: str = ".") -> configparser.ConfigParser:
@@ -90,6 +92,11 @@ def modules_by_distribution() -> dict[str, set[str]]:
 
 def third_party_imports(root: Path) -> set[str]:
     """The top-level names that the wheel's packages import, but for the standard library and their own."""
+    return {name.partition(".")[0] for name in imported_modules(root)} - sys.stdlib_module_names - {"tallybook"}
+
+
+def imported_modules(root: Path) -> set[str]:
+    """The modules that the wheel's packages import from elsewhere."""
     names: set[str] = set()
     shipped = {folder for folder in folders(root) if folder.split("/")[0] not in DEVELOPMENT}
     for file in (file for folder in shipped for file in (root / folder).glob("*.py")):
@@ -102,7 +109,7 @@ def third_party_imports(root: Path) -> set[str]:
                 case ast.Call(func=function, args=[ast.Constant(value=str(name))]):
                     if ast.unparse(function).rpartition(".")[2] in LOADERS:
                         names.add(name)
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"tallybook"}
+    return names
 
 
 def check_package_lists(root: Path) -> list[str]:
@@ -198,6 +205,12 @@ def check_requirements(root: Path) -> list[str]:
     return [f"{module}: imported, but not required" for module in sorted(imported - expected)] + [
         f"{name}: required, but not imported" for name in sorted(asked) if not modules.get(name, {name}) & imported
     ]
+
+
+def check_private_modules(root: Path) -> list[str]:
+    """No private module of a library is imported: it may be gone in its next release."""
+    names = imported_modules(root) - IN_GENERATED_CODE
+    return [f"{name}: private" for name in sorted(names) if re.match(r"(?!tallybook\.).*\._", name)]
 
 
 def check_development_extra(root: Path) -> list[str]:
@@ -373,6 +386,12 @@ BREAKS = {
         (lambda root: add_line(root / "core" / "a.py", "import lxml.etree\n"), "lxml: imported, but not required"),
         (lambda root: add_line(root / "core" / "a.py", "import_module('toml')\n"), "toml: imported, but not required"),
         (lambda root: replace(root / "setup.cfg", "rich>=", "poor>="), "poor: required, but not imported"),
+    ],
+    check_private_modules: [
+        (
+            lambda root: add_line(root / "core" / "a.py", "from typer._completion import script\n"),
+            "typer._completion: private",
+        ),
     ],
     check_development_extra: [
         (lambda root: replace(root / "setup.cfg", "tallybook[s3,server,", "tallybook[server,"), "dev: add botocore"),
