@@ -51,24 +51,27 @@ def confirm(action: str, yes: bool) -> None:
 async def delete_each(
     kind: str, names: Sequence[K], delete: Callable[[K], Awaitable[None]], *, if_exists: bool, as_json: bool
 ) -> None:
-    """Delete one after the other, and print each that is deleted.
+    """Delete one after the other, and print each that is deleted; as JSON all of them together, also after an error.
 
     Raises:
         NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription: one is missing, and ``if_exists`` is false.
         As ``delete``; the later ones are kept.
     """
-    for name in names:
-        try:
-            await delete(name)
-        except _MISSING as error:
-            if not if_exists:
-                raise
-            if as_json:
-                print_json({"missing": name})
+    deleted, missing = list[K](), list[K]()
+    try:
+        for name in names:
+            try:
+                await delete(name)
+            except _MISSING as error:
+                if not if_exists:
+                    raise
+                missing.append(name)
+                if not as_json:
+                    print(error.message, flush=True)
             else:
-                print(error.message, flush=True)
-            continue
-        if as_json:
-            print_json({"deleted": name})
-        else:
-            print(f"deleted {kind} {name}", flush=True)
+                deleted.append(name)
+                if not as_json:
+                    print(f"deleted {kind} {name}", flush=True)
+    finally:
+        if as_json and (deleted or missing):
+            print_json({"deleted": deleted, "missing": missing})

@@ -66,14 +66,14 @@ def dump(
 def verify(directory: DirectoryArgument, as_json: Json = False) -> None:
     """Check every record that the next start would replay. Exit code 1 if anything is damaged.
 
-    Each journal has a result of its own. Data of a later format is listed separately from damage; if that is all that
-    was found, the exit code is 6.
+    Each journal has a result of its own; with --json they are the list "journals". Data of a later format is listed
+    separately from damage; if that is all that was found, the exit code is 6.
     """
     results = run(_verify(directory))
-    for result in results:
-        if as_json:
-            print_json(result)
-        else:
+    if as_json:
+        print_json({"journals": results})
+    else:
+        for result in results:
             print_record({name: value for name, value in result.items() if name not in _LISTS}, as_json=False)
             for found in _list(result["damage"]):
                 print(f"damaged: {found}")

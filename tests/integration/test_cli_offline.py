@@ -47,7 +47,8 @@ def killed(cli, tmp_path_factory) -> tuple[Path, int]:
 def test_the_journal_of_a_killed_bookie_is_sound_and_holds_what_was_confirmed(cli, killed):
     data, ledger = killed
     verified = cli.run("journal", "verify", data, "--json")
-    assert (verified.code, verified.json["stopped_cleanly"], verified.json["damage"]) == (0, False, [])
+    [journal] = verified.json["journals"]
+    assert (verified.code, journal["stopped_cleanly"], journal["damage"]) == (0, False, [])
     dumped = [json.loads(line) for line in cli.run("journal", "dump", data / "journal", "--json").out.splitlines()]
     batches = [line for line in dumped if line["kind"] == "batch"]
     assert {batch["ledger_id"] for batch in batches} == {ledger}
@@ -69,7 +70,7 @@ def test_damage_in_the_journal_is_found_and_named(cli, killed, tmp_path):
     flip(segment, b"line 500")
     verified = cli.run("journal", "verify", copy, "--json")
     assert verified.code == 1
-    assert any(segment.name in damage for damage in verified.json["damage"])
+    assert any(segment.name in damage for damage in verified.json["journals"][0]["damage"])
     assert f"damaged: {segment}" in cli.run("journal", "verify", copy).out.decode()
 
 

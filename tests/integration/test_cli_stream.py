@@ -271,7 +271,7 @@ def test_a_namespace_keeps_names_apart_and_has_a_policy(cluster, name):
     assert cluster("stream", "rm", name, "--namespace", space).code == 0
     assert cluster("namespace", "rm", space).code == 0
     assert cluster("namespace", "rm", space, "--json").error["type"] == "NoSuchNamespace"
-    assert cluster("namespace", "rm", space, "--json", "--if-exists").json == {"missing": space}
+    assert cluster("namespace", "rm", space, "--json", "--if-exists").json == {"deleted": [], "missing": [space]}
 
 
 def test_subscriptions_are_made_listed_set_back_and_deleted(cluster, stream):

@@ -36,7 +36,7 @@ def test_the_same_directory_again_is_the_same_cluster_after_a_clean_stop_and_aft
         assert not any(map(cli.alive, first.pids))
         assert not list(first.data.glob("*/run.json"))
     for number in (1, 2):
-        journal = cli.run("journal", "verify", tmp_path / "data" / f"bookie-{number}", "--json").json
+        [journal] = cli.run("journal", "verify", tmp_path / "data" / f"bookie-{number}", "--json").json["journals"]
         assert (journal["stopped_cleanly"], journal["live_records"], journal["damage"]) == (True, 0, [])
         assert cli.run("entrylog", "verify", tmp_path / "data" / f"bookie-{number}").code == 0
     with cli.up(tmp_path / "data", bookies=2) as second:

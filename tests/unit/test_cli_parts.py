@@ -21,6 +21,7 @@ from tallybook.cli.local.launcher import LocalCluster
 from tallybook.cli.options import assigned, read_password
 from tallybook.cli.output import table
 from tallybook.cli.progress import Progress
+from tallybook.cli.removal import delete_each
 from tallybook.core.error_codes import error_class
 from tallybook.core.errors import (
     BookieUnavailable,
@@ -30,6 +31,7 @@ from tallybook.core.errors import (
     EntryTooLarge,
     InvalidArgument,
     InvariantViolation,
+    NoSuchLedger,
     Outcome,
     TallybookError,
 )
@@ -187,6 +189,23 @@ def test_the_list_of_commands_says_of_each_what_its_own_help_begins_with():
     commands = typer.main.get_command(build(COMMANDS)).commands
     assert {name: command.help.partition("\n")[0] for name, command in commands.items()} == SUMMARIES
     assert list(SUMMARIES) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("known", [{1, 3}, {1}])
+def test_what_was_deleted_is_one_json_document_also_after_an_error(known, capsys):
+    async def delete(ledger_id: int) -> None:
+        if ledger_id == 4:
+            raise Busy("too many requests")
+        if ledger_id not in known:
+            raise NoSuchLedger(f"there is no ledger {ledger_id}")
+
+    with pytest.raises(Busy):
+        asyncio.run(delete_each("ledger", [1, 2, 3, 4, 5], delete, if_exists=True, as_json=True))
+    missing = sorted({1, 2, 3} - known)
+    assert json.loads(capsys.readouterr().out) == {"deleted": sorted(known), "missing": missing}
+    with pytest.raises(NoSuchLedger):
+        asyncio.run(delete_each("ledger", [2, 1], delete, if_exists=False, as_json=True))
+    assert capsys.readouterr().out == ""
 
 
 def test_warnings_of_ours_keep_their_fields_and_silent_libraries_stay_silent():

@@ -227,16 +227,18 @@ def two_journals(newer: Callable[..., Any]) -> SimDisk:
 
 def test_journal_verify_reports_every_journal_and_ends_with_6_unless_something_is_damaged(newer, command):
     disk = two_journals(newer)
-    code, [first, second], error = command(journal, disk, "/b/one", "/b/two")
+    code, [found], error = command(journal, disk, "/b/one", "/b/two")
+    [first, second] = found["journals"]
     assert code == Exit.STORAGE
     assert first == {"directory": "/b/one", "damage": [], "later_format": first["later_format"]}
     assert first["later_format"][0].startswith("/b/one/superblock: ")
     assert (second["directory"], second["live_records"], second["damage"]) == ("/b/two", 3, [])
-    [found] = second["later_format"]
-    assert found.startswith("/b/two/segment-0001 at 4096: batch: ")
+    [later] = second["later_format"]
+    assert later.startswith("/b/two/segment-0001 at 4096: batch: ")
     assert error == f"{first['later_format'][0]} (1 more like this)"
     disk.rot.flip_bit("/b/two/segment-0001", BLOCK_BYTES + 200)
-    code, [first, second], _ = command(journal, disk, "/b/one", "/b/two")
+    code, [found], _ = command(journal, disk, "/b/one", "/b/two")
+    [first, second] = found["journals"]
     assert code == Exit.FOUND_WRONG
     assert (len(first["later_format"]), len(second["damage"])) == (1, 1)
 
