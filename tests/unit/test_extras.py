@@ -4,6 +4,7 @@ A finder of modules, in a process of its own, hides libraries as if they were no
 """
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -129,6 +130,32 @@ def test_the_command_line_names_an_absent_extra_in_one_line(hidden, words, messa
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"tallybook: {message}")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_cluster_on_this_machine_works_without_an_archive_and_names_the_extra(tmp_path):
+    words = [
+        "tallybook",
+        "up",
+        "--data",
+        str(tmp_path),
+        "--bookies",
+        "1",
+        "--no-gateway",
+        "--no-console",
+        "--no-repair",
+    ]
+    program = f"from tallybook.cli.__main__ import main; sys.argv = {words}; main()"
+    command = [sys.executable, "-P", "-c", HIDE + program, json.dumps(["pyarrow"])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline().startswith("ready sqlite:")
+            warning = process.stderr.readline()
+            assert process.poll() is None
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    needs = "an archive needs pyarrow: pip install 'tallybook[archive]'"
+    assert (warning, process.returncode) == (f"tallybook: closed ledgers are not archived: {needs}\n", 0)
 
 
 def test_a_module_of_no_extra_stays_an_import_error():
