@@ -160,8 +160,8 @@ class StreamServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def End(self, request, context):
-        """Ends a stream for ever, after its last record; readers reach its end. Append streams of this gateway get the acks
-        of the records that they have sent, and StreamEnded for the next message. For an ended stream it returns the state.
+        """Seals a stream for ever, after its last record; readers reach its end. Append streams of this gateway get the acks
+        of the records that they have sent, and StreamEnded for the next message. For a sealed stream it returns the state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,7 +208,7 @@ class StreamServiceServicer:
         """Reads records, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as the client
         and buffers only a small window. If a client receives nothing for longer than the gateway allows, although there
         are records to receive, the call ends with ABORTED (ReaderTooSlow); the client may continue after its last record.
-        The call ends with status OK after the last existing record; with `follow`, after the last record of an ended
+        The call ends with status OK after the last existing record; with `follow`, after the last record of a sealed
         stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

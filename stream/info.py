@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ class StreamInfo:
         owner: name of the process that writes it; ``None``: no writer.
         session: session of the writing ``StreamStore``; ``None``: no writer.
         segments: number of segments.
-        ended: whether the stream is sealed: it can never be written again.
+        sealed: whether the stream is sealed: it can never be written again.
     """
 
     namespace: str
@@ -37,7 +38,13 @@ class StreamInfo:
     owner: str | None
     session: str | None
     segments: int
-    ended: bool
+    sealed: bool
+
+    @property
+    def ended(self) -> bool:
+        """Deprecated name of ``sealed``, for one release."""
+        warnings.warn("StreamInfo.ended is now called sealed", DeprecationWarning, stacklevel=2)
+        return self.sealed
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def followers(
                 counting.reads = 0
                 for _ in range(records - 1):
                     await writer.append(b"x" * TIMED_BYTES)
-                await writer.end_stream()
+                await writer.seal()
 
             await asyncio.wait_for(asyncio.gather(*map(follow, range(count)), write()), _GRACE_SECONDS)
         check(set(seen) == {records}, "a follower has not seen every record")

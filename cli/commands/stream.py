@@ -420,7 +420,7 @@ def seal(
         async with opened(metadata, namespace) as streams:
             with suppress(StreamEnded):  # which is what was wanted
                 async with await streams.writer(name, wait_s=wait) as writer:
-                    await writer.end_stream()
+                    await writer.seal()
             return await streams.info(name)
 
     sealed = run(work())
@@ -491,8 +491,8 @@ def describe(found: StreamInfo) -> dict[str, object]:
         "next_sequence": found.next_sequence,
         "segments": found.segments,
         "owner": found.owner,
-        "sealed": found.ended,
+        "sealed": found.sealed,
         # The name before; to be removed in the next release.
-        "ended": found.ended,
+        "ended": found.sealed,
         "policy": policy_fields(found.policy.model_dump(mode="json")),
     }

@@ -74,7 +74,7 @@ async def _produce(options: argparse.Namespace) -> None:
             writer.abandon()
             _report(said="fenced", error=error.message)
             return
-        await writer.end_stream()
+        await writer.seal()
         _report(said="ended", segments=(await streams.info(options.stream)).segments)
 
 

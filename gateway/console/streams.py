@@ -186,7 +186,7 @@ def stream_row(found: StreamInfo) -> dict[str, object]:
         "next_sequence": found.next_sequence,
         "segments": found.segments,
         "owner": found.owner,
-        "ended": found.ended,
+        "ended": found.sealed,
         "policy": found.policy.model_dump(mode="json"),
         "last_position": None,
     }

@@ -104,7 +104,7 @@ class TailCache:
 
 async def _tail(store: StreamStore, found: StreamInfo) -> StreamTail:
     try:
-        last = None if found.ended else await store.last(found.name)
+        last = None if found.sealed else await store.last(found.name)
         end = found.next_sequence if last is None else last[1] + 1
         lags: list[int | None] = []
         async with aclosing(store.subscriptions(found.name)) as all_of_them:

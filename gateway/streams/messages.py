@@ -154,7 +154,7 @@ def stream_message(info: StreamInfo) -> pb.Stream:
         created_at=timestamp_message(info.created_at_ms),
         policy=_policy_message(info.policy),
         segments=info.segments,
-        ended=info.ended,
+        ended=info.sealed,
         owner=info.owner or "",
     )
 

@@ -171,17 +171,17 @@ class StreamService:
     async def _end(self, request: pb.EndStreamRequest, caller: Caller) -> pb.Stream:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
         audit_call(caller, "end stream", namespace=request.namespace, stream=request.name)
-        # If the client disconnects now, the stream must still be ended, and the writer closed.
-        ending = self._gateway.tasks.spawn(self._end_stream(request), name="end-stream")
+        # If the client disconnects now, the stream must still be sealed, and the writer closed.
+        ending = self._gateway.tasks.spawn(self._seal(request), name="seal-stream")
         return await asyncio.shield(ending)
 
-    async def _end_stream(self, request: pb.EndStreamRequest) -> pb.Stream:
+    async def _seal(self, request: pb.EndStreamRequest) -> pb.Stream:
         wait_s = wait_seconds(request, self._gateway.settings)
         with self._stores.of(request.namespace) as store:
             try:
                 await self._writers.end(request.namespace, request.name, wait_s=wait_s, take_over=request.take_over)
             except StreamEnded:
-                _log.debug("a stream is ended that has ended", stream=request.name)
+                _log.debug("stream is sealed already", stream=request.name)
             return stream_message(await store.info(request.name))
 
     async def _list_subscriptions(

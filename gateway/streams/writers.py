@@ -131,18 +131,18 @@ class WriterPool:
                 self._release(shared)
 
     async def end(self, namespace: str, name: str, *, wait_s: float, take_over: bool = False) -> None:
-        """End a stream after all records that clients of this gateway have sent.
+        """Seal a stream after all records that clients of this gateway have sent.
 
         Args:
             wait_s, take_over: as ``writer``.
 
         Raises:
-            StreamEnded: the stream has already ended.
-            As ``writer`` and ``StreamWriter.end_stream``.
+            StreamEnded: the stream is sealed already.
+            As ``writer`` and ``StreamWriter.seal``.
         """
         async with self.writer(namespace, name, wait_s=wait_s, take_over=take_over) as writer:
             shared = self._shared[writer.stream_id]
-            shared.end_task = self._tasks.spawn(writer.end_stream(), name=f"end-{shared.stream_id}")
+            shared.end_task = self._tasks.spawn(writer.seal(), name=f"end-{shared.stream_id}")
             await shared.end_task
 
     async def close(self) -> None:

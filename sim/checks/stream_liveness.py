@@ -135,7 +135,7 @@ async def _write(streaming: Streaming, client: ClientProcess, streams: StreamSto
     missing = [place for place in places if place not in seen]
     streaming.oracle.expect(not missing, "S1", f"committed records {missing} of stream {name} are not read")
     if end:
-        await writer.end_stream()
+        await writer.seal()
         facts.ended = True
     else:
         await writer.close()

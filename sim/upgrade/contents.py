@@ -177,7 +177,7 @@ async def streams_of(client: Client) -> None:
         await streams.create(ENDED_STREAM, compression="lz4")
         async with await streams.writer(ENDED_STREAM) as writer:
             await writer.append_many(payloads(ENDED_STREAM, 90))
-            await writer.end_stream()
+            await writer.seal()
         await advance(streams, SETTLED_RECORDS // 3)
 
 

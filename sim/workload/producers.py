@@ -107,7 +107,7 @@ class StreamProducer:
         await self._settle()
         draw = rng.random()
         if draw < END_SHARE:
-            await self._writer.end_stream()
+            await self._writer.seal()
             self._facts.ended = True
             self._oracle.mark("producer: ended a stream")
         elif draw < 0.6:

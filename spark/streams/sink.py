@@ -191,7 +191,7 @@ class TargetStream:
             found = run_on_cluster(options, work)
         except NoSuchStream as error:
             raise NoSuchStream(f"{error.message} (option createStream=true creates it)") from error
-        if found.ended:
+        if found.sealed:
             raise StreamEnded(f"stream {name} is sealed: nothing can be appended to it")
         policy = found.policy
         return cls(

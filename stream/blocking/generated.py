@@ -481,14 +481,18 @@ class StreamWriter(StreamWriterBase):
         """
         self._run(self._engine.commit)
 
-    def end_stream(self) -> None:
-        """End the stream permanently after the appended records, and close the writer; readers end there.
+    def seal(self) -> None:
+        """Seal the stream for ever after the appended records, and close the writer; readers end there.
 
         Raises:
-            StreamClosed: the writer was abandoned meanwhile; the stream may have ended.
+            StreamClosed: the writer was abandoned meanwhile; the stream may be sealed.
             As ``close``.
         """
-        self._run(self._engine.end_stream)
+        self._run(self._engine.seal)
+
+    def end_stream(self) -> None:
+        """Deprecated name of ``seal``, for one release."""
+        self._end_stream()
 
     def close(self) -> None:
         """Wait for pending appends, and release the stream, so that the next writer need not fence it.

@@ -9,6 +9,7 @@ one order.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -107,6 +108,11 @@ class StreamWriterBase(AppendingHandle):
         for piece in _pieces(records):
             sent += self._run(self._engine.send_many, piece, Outcome.UNKNOWN if sent else Outcome.NOT_DONE)
         return self._run(pending.positions_of, sent)
+
+    def _end_stream(self) -> None:
+        """Deprecated name of ``seal``, for one release."""
+        warnings.warn("end_stream is now called seal", DeprecationWarning, stacklevel=3)
+        self._run(self._engine.seal)
 
 
 def _pieces(records: Iterable[Payload | Outgoing]) -> Iterator[list[Payload | Outgoing]]:

@@ -408,11 +408,11 @@ class StreamWriter:
             raise mark.error.with_traceback(None)
 
     @while_open
-    async def end_stream(self) -> None:
-        """End the stream permanently after the appended records, and close the writer; readers end there.
+    async def seal(self) -> None:
+        """Seal the stream for ever after the appended records, and close the writer; readers end there.
 
         Raises:
-            StreamClosed: the writer was abandoned meanwhile; the stream may have ended.
+            StreamClosed: the writer was abandoned meanwhile; the stream may be sealed.
             As ``close``.
         """
         if self._flow.closing is not None and not self._ending:
@@ -428,6 +428,11 @@ class StreamWriter:
             # The writer was abandoned meanwhile.
             raise self._admission.refusal(Outcome.UNKNOWN)
 
+    def end_stream(self) -> Coroutine[Any, Any, None]:
+        """Deprecated name of ``seal``, for one release."""
+        warnings.warn("end_stream is now called seal", DeprecationWarning, stacklevel=2)
+        return self.seal()
+
     async def close(self) -> None:
         """Wait for pending appends, and release the stream, so that the next writer need not fence it.
 
@@ -442,7 +447,7 @@ class StreamWriter:
         if self._closed:
             return
         if self._ending:
-            await self.end_stream()
+            await self.seal()
             return
         with self._lifetime.use():
             self._flow.refuse_new(StreamClosed(f"the writer of stream {self.name} is closed"))

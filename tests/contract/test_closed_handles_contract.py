@@ -215,7 +215,7 @@ OF_STREAM_WRITER: dict[str, Call] = {
     "stream_writer.append_without_room": lambda on: _without_room(on, on.stream_writer.append),
     "stream_writer.commit": lambda on: _behind_an_append(on, on.stream_writer.commit),
     "stream_writer.flush": lambda on: _behind_an_append(on, on.stream_writer.flush),
-    "stream_writer.end_stream": lambda on: on.stream_writer.end_stream(),
+    "stream_writer.seal": lambda on: on.stream_writer.seal(),
 }
 CLOSING_STREAM_WRITER: dict[str, Call] = {
     "stream_writer.close": lambda on: on.stream_writer.close(),
@@ -317,6 +317,7 @@ NOT_TRIED = {
     "streams.close": "it is the close",
     "stream_reader.close": "it is the close",
     "stream_reader.aclose": "it waits for nothing but the end of what it ends",
+    "stream_writer.end_stream": "it is the former name of seal",
     "writer.wait_for_limits": "an end ends it, and the next append tells of that",
 }
 

@@ -46,7 +46,7 @@ async def stream_reader(client: Client) -> AsyncIterator[Followed]:
             await writer.append_many(payloads)
             await writer.commit()
 
-        yield Followed(streams.reader("s"), put, writer.end_stream)
+        yield Followed(streams.reader("s"), put, writer.seal)
 
 
 @asynccontextmanager

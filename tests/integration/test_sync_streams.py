@@ -18,7 +18,7 @@ def test_a_program_without_asyncio_writes_follows_and_reads_a_stream(cluster):
                 many = writer.append_many([b"%d" % number for number in range(5_000)])
                 pending = [writer.append_nowait(b"x" * 100, dedup_id=b"%d" % number) for number in range(5_000)]
                 positions = [first, *many, *(append.result(PATIENCE) for append in pending)]
-                writer.end_stream()
+                writer.seal()
             followed = following.result(PATIENCE)
         assert followed == [b"hello", *(b"%d" % number for number in range(5_000)), *[b"x" * 100] * 5_000]
         assert [record.position for record in streams.reader("sync/one", follow=False)] == positions

@@ -113,11 +113,11 @@ async def test_a_stream_whose_end_is_marked_is_never_written_on(streams, others,
     await cluster.world.clock.sleep(1)
     assert len((await head_of(streams)).open_segments) == 2, "the next one is made"
     with updates_refused(client), pytest.raises(MetadataUnavailable):
-        await writer.end_stream()
+        await writer.seal()
     writer.abandon()
     with pytest.raises(StreamEnded):
         await others.writer("s")
-    assert (await others.info("s")).ended
+    assert (await others.info("s")).sealed
 
 
 @on_streams
@@ -131,8 +131,8 @@ async def test_a_stream_ends_while_its_next_segment_is_being_made(streams, clust
 
     client.create_ledger = slow
     await writer.append(b"x" * 700)
-    await writer.end_stream()
-    assert (await streams.info("s")).ended
+    await writer.seal()
+    assert (await streams.info("s")).sealed
     with pytest.raises(StreamEnded):
         await writer.commit()
 

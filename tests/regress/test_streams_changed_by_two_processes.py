@@ -87,7 +87,7 @@ async def test_a_stream_that_has_ended_stays_so_though_the_records_before_its_en
     for line in lines(10):
         await writer.append(line)
     with updates_refused(client), pytest.raises(MetadataUnavailable):
-        await writer.end_stream()
+        await writer.seal()
     writer.abandon()
     [segment] = (await head_of(streams)).open_segments
     for bookie in cluster.bookies.values():

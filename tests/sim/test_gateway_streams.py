@@ -319,7 +319,7 @@ async def test_a_gateway_that_stops_has_ended_the_stream_that_it_was_ending(
         await cluster.world.clock.sleep(0.05)
         release_commits(cluster)
         await stopping
-        assert (await gateway.stores.default.info("s")).ended
+        assert (await gateway.stores.default.info("s")).sealed
         assert (await ending).ended
 
 

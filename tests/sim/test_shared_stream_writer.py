@@ -74,15 +74,24 @@ async def test_records_sent_together_are_in_order_although_they_push_an_id_out_o
 
 
 @scenario()
+async def test_the_former_name_of_seal_still_works_and_warns(cluster: MemoryCluster, client: Client) -> None:
+    async with one_stream(client) as streams:
+        writer = await streams.writer("s")
+        with pytest.warns(DeprecationWarning, match="seal"):
+            await writer.end_stream()
+        assert (await streams.info("s")).sealed
+
+
+@scenario()
 async def test_a_cancelled_end_is_not_reported_as_one(cluster: MemoryCluster, client: Client) -> None:
     async with one_stream(client) as streams:
         writer = await streams.writer("s")
         one = writer.append_nowait(b"one")
-        ending = asyncio.create_task(writer.end_stream())
+        ending = asyncio.create_task(writer.seal())
         await asyncio.sleep(0)
         writer.abandon()
         for each in (one, ending):
             with pytest.raises(StreamClosed):
                 await each
-        assert not (await streams.info("s")).ended
+        assert not (await streams.info("s")).sealed
     assert client.budget.taken_bytes == 0

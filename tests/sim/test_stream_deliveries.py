@@ -322,7 +322,7 @@ async def test_a_batch_interrupted_before_its_stream_was_ended_is_given_up_and_r
         staged = await driver.stage(0, rows(900))
         await partly_delivered(driver, 0, staged, most=900)
         async with await streams.writer("s") as writer:
-            await writer.end_stream()
+            await writer.seal()
         assert await streams.keep() == 0
         record = await driver.store.read_record(deliveries_of(driver.stream_id) + "sales", linearizable=True)
         assert record is not None

@@ -119,7 +119,7 @@ async def test_a_follower_sees_appended_records_at_once_and_ends_with_the_stream
         await writer.commit()
         await eventually(lambda: len(seen) == 300, cluster, 5)
         await writer.append(b"the last")
-        await writer.end_stream()
+        await writer.seal()
         await following
         assert seen == [*lines(300), b"the last"]
         with pytest.raises(StreamEnded):

@@ -164,7 +164,7 @@ class Play:
             self.calm = True
             await nemesis
             writer = await streams.writer("s")
-            await writer.end_stream()
+            await writer.seal()
             seen = [await each for each in following]
             final = [(record.position, record.payload) async for record in streams.reader("s", follow=False)]
             assert await streams.keep() == 0

@@ -63,7 +63,7 @@ class Store:
 
 def streams(*names: str) -> list[Any]:
     return [
-        SimpleNamespace(namespace="default", name=name, stream_id=f"id-{name}", ended=False, next_sequence=0)
+        SimpleNamespace(namespace="default", name=name, stream_id=f"id-{name}", sealed=False, next_sequence=0)
         for name in names
     ]
 

@@ -113,7 +113,7 @@ def test_after_the_close_every_call_says_so(stage: Any, which: str) -> None:
         lambda: writer.append_nowait(b"y"),
         lambda: writer.append_many([b"y"]),
         writer.commit,
-        writer.end_stream,
+        writer.seal,
     ):
         with pytest.raises(StreamClosed if which == "store" else HandleClosed, match=r"closed|abandoned"):
             use()

@@ -60,13 +60,24 @@ def test_a_stream_that_ends_takes_nothing_more_and_its_readers_come_to_an_end(st
     streams.create("s")
     writer = streams.writer("s")
     pending = [writer.append_nowait(line) for line in lines(0, MAX_ITEMS_PER_TURN + 1)]
-    writer.end_stream()
+    writer.seal()
     assert all(append.done() for append in pending)
     with pytest.raises(StreamEnded):
         writer.append(b"more")
     with pytest.raises(StreamEnded):
         streams.writer("s")
     assert [record.payload for record in streams.reader("s")] == lines(0, len(pending))
+
+
+def test_the_former_names_of_sealing_still_work_and_warn(streams: StreamStore) -> None:
+    streams.create("s")
+    with pytest.warns(DeprecationWarning, match="seal") as warned:
+        streams.writer("s").end_stream()
+    found = streams.info("s")
+    assert found.sealed
+    with pytest.warns(DeprecationWarning, match="sealed"):
+        assert found.ended
+    assert {each.filename for each in warned} == {__file__}
 
 
 def test_appends_of_an_iterator_return_every_position_in_order(streams, monkeypatch):

@@ -240,7 +240,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(written, spark, st
 
     async def end(store):
         async with await store.writer("strict") as writer:
-            await writer.end_stream()
+            await writer.seal()
 
     streams.do(end)
     with pytest.raises(PySparkException, match="stream strict is sealed"):
