@@ -134,7 +134,7 @@ def test_a_directory_of_entry_logs_may_be_added_with_a_crash_at_every_disk_opera
         for seed in (5, 6):
             directory = await claim(settings(OWN, OTHER), disk, registry, SeededRng(seed))
             await directory.release()
-            assert directory.places.ledger_paths == (OWN, OTHER)
+            assert directory.directories.ledger_paths == (OWN, OTHER)
         if "added" not in promises:
             return
         # What was added stays known.

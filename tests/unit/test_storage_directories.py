@@ -71,9 +71,9 @@ def host() -> Host:
 
 async def test_without_the_setting_nothing_is_different(host: Host) -> None:
     directory = await host.start()
-    assert directory.places.ledger_paths == (OWN,)
+    assert directory.directories.ledger_paths == (OWN,)
     assert host.disk.peek(f"{ROOT}/FORMAT").startswith(b"tallybook bookie-directory 1\n")
-    assert (await host.start(OWN)).places == directory.places
+    assert (await host.start(OWN)).directories == directory.directories
     assert host.disk.peek(f"{ROOT}/FORMAT").startswith(b"tallybook bookie-directory 1\n")
 
 
@@ -90,24 +90,24 @@ def test_the_files_of_the_documentation_are_what_is_written() -> None:
 
 async def test_directories_are_named_once_and_known_again(host: Host) -> None:
     first = await host.start(OWN, TWO)
-    assert first.places.ledger_paths == (OWN, TWO)
-    assert (await host.start(OWN, TWO, seed=2)).places == first.places
-    assert (await host.start(TWO, OWN, seed=3)).places == first.places
+    assert first.directories.ledger_paths == (OWN, TWO)
+    assert (await host.start(OWN, TWO, seed=2)).directories == first.directories
+    assert (await host.start(TWO, OWN, seed=3)).directories == first.directories
     # A version that looks into the data directory alone must not start on it.
     assert host.disk.peek(f"{ROOT}/FORMAT").startswith(b"tallybook bookie-directory 2\n")
 
 
 async def test_a_bookie_may_keep_nothing_but_its_index_in_the_data_directory(host: Host) -> None:
-    assert (await host.start(TWO, THREE)).places.ledger_paths == (TWO, THREE)
-    assert (await host.start(TWO, THREE)).places.ledger_paths == (TWO, THREE)
+    assert (await host.start(TWO, THREE)).directories.ledger_paths == (TWO, THREE)
+    assert (await host.start(TWO, THREE)).directories.ledger_paths == (TWO, THREE)
 
 
 async def test_a_directory_may_be_added_later(host: Host) -> None:
     await host.start()
     await host.disk.make_directory(f"{TWO}/lost+found")
-    assert (await host.start(OWN, TWO)).places.ledger_paths == (OWN, TWO)
+    assert (await host.start(OWN, TWO)).directories.ledger_paths == (OWN, TWO)
     later = await host.start(OWN, THREE, TWO, seed=2)
-    assert later.places.ledger_paths == (OWN, TWO, THREE)
+    assert later.directories.ledger_paths == (OWN, TWO, THREE)
 
 
 async def test_the_data_directory_may_be_moved_as_a_whole(host: Host) -> None:
@@ -119,7 +119,7 @@ async def test_the_data_directory_may_be_moved_as_a_whole(host: Host) -> None:
         for name in names:
             await host.disk.replace_file(f"/moved{part}/{name}", host.disk.peek(f"{ROOT}{part}/{name}"))
     moved = await host.start("/moved/ledgers", TWO, root="/moved")
-    assert moved.places.ledger_paths == ("/moved/ledgers", TWO)
+    assert moved.directories.ledger_paths == ("/moved/ledgers", TWO)
 
 
 async def test_a_directory_may_be_moved_to_another_path_and_is_known_by_its_cookie(host: Host) -> None:
@@ -127,9 +127,9 @@ async def test_a_directory_may_be_moved_to_another_path_and_is_known_by_its_cook
     await host.disk.replace_file(f"{TWO}/{log_name(7)}", b"a log")
     await host.move(TWO, THREE)
     moved = await host.start(OWN, THREE)
-    assert [place.title for place in moved.places] == [place.title for place in first.places]
-    assert moved.places.ledger_paths == (OWN, THREE)
-    assert (await host.start(OWN, THREE)).places == moved.places
+    assert [each.title for each in moved.directories] == [each.title for each in first.directories]
+    assert moved.directories.ledger_paths == (OWN, THREE)
+    assert (await host.start(OWN, THREE)).directories == moved.directories
 
 
 @pytest.mark.parametrize("lost", [OWN, TWO])
@@ -186,7 +186,7 @@ async def test_j28_a_directory_with_anything_in_it_is_not_taken_in_use(host: Hos
     with pytest.raises(ForeignDirectory, match=rf"{TWO} .* is not empty: it holds thesis\.doc"):
         await host.start(OWN, TWO)
     assert host.disk.peek(f"{TWO}/thesis.doc") == b"!"
-    assert (await host.start(OWN)).places.ledger_paths == (OWN,)
+    assert (await host.start(OWN)).directories.ledger_paths == (OWN,)
 
 
 @pytest.mark.parametrize(("gone", "left"), [(TWO, OWN), (OWN, TWO)])
@@ -201,9 +201,9 @@ async def test_a_directory_is_given_up_only_where_it_holds_no_entry_logs(host: H
     with pytest.raises(ForeignDirectory, match=f"{gone} holds entry logs"):
         await host.start(left)
     await write_lengths(host.disk, gone, bytes.fromhex(uuid.replace("-", "")), {})
-    assert (await host.start(left)).places.ledger_paths == (left,)
+    assert (await host.start(left)).directories.ledger_paths == (left,)
     # And may be added again.
-    assert set((await host.start(OWN, TWO)).places.ledger_paths) == {OWN, TWO}
+    assert set((await host.start(OWN, TWO)).directories.ledger_paths) == {OWN, TWO}
 
 
 async def test_a_directory_that_cannot_be_found_is_not_given_up(host: Host) -> None:
@@ -218,8 +218,8 @@ async def test_a_directory_that_got_its_cookie_and_was_not_listed_is_taken_by_th
     await host.disk.make_directory(TWO)
     carried = DirectoryCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, "ledgers-0000aaaa")
     await host.disk.replace_file(f"{TWO}/cookie", carried.encode())
-    places = (await host.start(OWN, TWO)).places
-    assert [place.title for place in places] == ["journal-own", "ledgers-own", "ledgers-0000aaaa"]
+    directories = (await host.start(OWN, TWO)).directories
+    assert [each.title for each in directories] == ["journal-own", "ledgers-own", "ledgers-0000aaaa"]
 
 
 async def test_damage_in_the_cookie_of_a_place_is_found_and_the_file_named(host: Host) -> None:
