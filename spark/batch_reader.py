@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=InputPartition)
 
 
-class BatchReader(DataSourceReader, Generic[P]):
+class PlannedReader(DataSourceReader, Generic[P]):
     """It is pickled to executors, so it has plain values only, and drops what only planning needs.
 
     Args:

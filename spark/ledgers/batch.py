@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
-from ..batch_reader import BatchReader
+from ..batch_reader import PlannedReader
 from ..columns import columns_for
 from ..locations import open_location
 from ..options import ReadOptions
@@ -44,7 +44,7 @@ class TableReader(DataSourceReader):
             yield from loop.run(read_table(self._options, partition.cluster_id)).to_batches()
 
 
-class EntryReader(BatchReader[EntryPartition]):
+class EntryReader(PlannedReader[EntryPartition]):
     """Reads entries."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

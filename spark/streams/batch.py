@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..batch_reader import BatchReader
+from ..batch_reader import PlannedReader
 from ..locations import open_location
 from ..options import ReadOptions
 from ..query.record_snapshot import RecordSnapshot
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class RecordReader(BatchReader[RecordPartition]):
+class RecordReader(PlannedReader[RecordPartition]):
     """Reads records."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

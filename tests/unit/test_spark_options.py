@@ -121,9 +121,9 @@ def test_credentials_that_are_not_complete_are_refused_without_being_shown(given
         ("startingPosition", "latest", "start", "latest"),
         ("maxBytesPerTrigger", "1m", "max_bytes_per_trigger", 1 << 20),
         ("maxEntriesPerTrigger", "5", "max_entries_per_trigger", 5),
-        ("password", "sécret", "place", LocationOptions("sqlite:///x", None, "sécret".encode())),
-        ("security", "/etc/tb", "place", LocationOptions("sqlite:///x", None, security="/etc/tb")),
-        ("archivekeys", "/etc/keys", "place", LocationOptions("sqlite:///x", None, archive_keys="/etc/keys")),
+        ("password", "sécret", "location", LocationOptions("sqlite:///x", None, "sécret".encode())),
+        ("security", "/etc/tb", "location", LocationOptions("sqlite:///x", None, security="/etc/tb")),
+        ("archivekeys", "/etc/keys", "location", LocationOptions("sqlite:///x", None, archive_keys="/etc/keys")),
     ],
 )  # fmt: skip
 def test_each_option_is_understood_in_any_case(name: str, value: str, field: str, expected: object) -> None:
