@@ -28,6 +28,7 @@ from tallybook.sim.one_seed import run_quietly
 from tallybook.sim.oracle.observed_bookie import ObservedBookie
 from tallybook.sim.run import Universe
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
+from tallybook.sim.workload import repairers
 from tallybook.sim.workload.ledgers import Workload
 from tallybook.sim.workload.write_modes import AppendOutcome, WorkloadWriter
 
@@ -93,6 +94,7 @@ def test_a_tail_that_never_sees_a_close_is_detected(monkeypatch: pytest.MonkeyPa
             yield entry
 
     monkeypatch.setattr(LedgerReader, "tail", deaf)
+    monkeypatch.setattr(liveness, "LIVENESS_SECONDS", 20.0)  # to be done sooner
     assert run_quietly(1).failure == "InvariantBroken: L5: readers do not reach the end"
 
 
@@ -103,6 +105,7 @@ def test_a_tail_that_gets_no_entries_is_detected_even_if_its_ledger_stays_open(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(TailWaiter, "wait_for_more", never)
+    monkeypatch.setattr(liveness, "LIVENESS_SECONDS", 20.0)  # to be done sooner
     assert run_quietly(4).failure == "InvariantBroken: L5: readers do not reach the end"
 
 
@@ -159,7 +162,9 @@ def test_an_offloader_that_leaves_out_one_of_its_steps_is_detected(
 
     monkeypatch.setattr(owner, step, nothing)
     monkeypatch.setattr(settling, "SETTLING_SECONDS", 30.0)  # to be done sooner
-    archives = [seed for seed in range(40) if configuration_of_seed(seed).archive is not None]
+    configurations = ((seed, configuration_of_seed(seed)) for seed in range(60))
+    # The other features only take time.
+    archives = [seed for seed, each in configurations if each.archive and not each.repair and not each.streams]
     assert first_failure(archives).startswith(f"InvariantBroken: {invariant}: ")
 
 
@@ -179,7 +184,9 @@ def test_a_repair_that_repairs_nothing_is_detected(monkeypatch: pytest.MonkeyPat
         return False
 
     monkeypatch.setattr(Replicator, "run_one_task", idle)
-    assert first_failure(range(9, 20)).startswith("InvariantBroken: L3: ")
+    monkeypatch.setattr(repairers, "REPAIR_SECONDS", 20.0)  # to be done sooner
+    seeds = (seed for seed in range(20) if configuration_of_seed(seed).repair is not None)
+    assert first_failure(seeds).startswith("InvariantBroken: L3: ")
 
 
 def test_a_bookie_that_keeps_what_others_have_for_ever_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.archive import verifier as object_check
@@ -115,7 +115,6 @@ sizes = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=12), max_siz
 """A ledger over several row groups, whose pages have one entry or a few."""
 
 
-@settings(max_examples=80)
 @given(st.dictionaries(st.integers(0, MAX_ID), sizes, min_size=1, max_size=4), st.booleans())
 def test_archived_ledgers_are_read_back_bit_by_bit(ledgers: dict[int, list[list[int]]], signed: bool) -> None:
     key = b"k" * 32 if signed else None

@@ -263,7 +263,7 @@ class ArchiveLife(RuleBasedStateMachine):
 
 
 TestArchiveLife = ArchiveLife.TestCase
-TestArchiveLife.settings = settings(max_examples=60, stateful_step_count=30)
+TestArchiveLife.settings = settings(stateful_step_count=30)
 
 # --- as bytes ---------------------------------------------------------------------------------------------------------
 

@@ -409,4 +409,4 @@ class LedgerLife(RuleBasedStateMachine):
 
 
 TestLedgerLife = LedgerLife.TestCase
-TestLedgerLife.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLedgerLife.settings = settings(stateful_step_count=40)

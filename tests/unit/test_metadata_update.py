@@ -5,7 +5,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import (
@@ -337,7 +337,6 @@ RATES = {
 }
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_r10_every_edit_that_was_reported_done_is_there_and_every_refused_one_is_not(seed, run):
     async def scenario() -> None:

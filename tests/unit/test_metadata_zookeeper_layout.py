@@ -3,7 +3,7 @@
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import DamagedFile
@@ -109,7 +109,6 @@ names = st.lists(
 
 
 @given(names.map("/".join))
-@settings(max_examples=60)
 def test_walking_down_to_a_record_gives_its_name(name):
     path, folder = LAYOUT.records, ""
     *folders, last = LAYOUT.record(name).removeprefix(LAYOUT.records + "/").split("/")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
@@ -419,7 +419,6 @@ async def test_a_ledger_that_is_deleted_is_gone_for_a_reader_that_went_through_i
     assert node.failures == []
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(

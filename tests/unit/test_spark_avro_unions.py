@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
@@ -138,7 +138,6 @@ def avro_name(kind: Any) -> str:
 
 
 @given(st.lists(st.sampled_from(sorted(BRANCHES)), min_size=1, max_size=4, unique=True), st.data())
-@settings(max_examples=300)
 def test_a_value_gets_to_the_field_of_the_member_that_it_was_written_as(names: list[str], data: st.DataObject) -> None:
     union = [BRANCHES[name][0] for name in names]
     schema = avro(union)

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
@@ -118,7 +118,6 @@ def normal(found: Any, kind: spark.DataType) -> Any:
 
 
 @given(st.data(), SCHEMAS)
-@settings(max_examples=200)
 def test_a_value_in_the_forms_of_to_json_comes_back_equal(data: st.DataObject, schema: spark.StructType) -> None:
     rows = data.draw(st.lists(values_of(schema), min_size=1, max_size=5))
     payloads = [text(row, schema).encode() for row in rows]

@@ -32,7 +32,6 @@ FEW_IDS = st.integers(0, 40)
 
 
 @given(st.sets(FEW_IDS), st.sets(FEW_IDS))
-@settings(max_examples=60)
 def test_sets_of_ids_are_sets(some: set[int], others: set[int]) -> None:
     one, other = IdRanges.of(some), IdRanges.of(others)
     assert list(one) == sorted(some)
@@ -45,7 +44,6 @@ def test_sets_of_ids_are_sets(some: set[int], others: set[int]) -> None:
 
 
 @given(st.lists(st.tuples(IDS, IDS).map(sorted), max_size=6))
-@settings(max_examples=60)
 def test_text_of_any_ranges_means_the_same_in_any_order_with_any_spaces(ranges: list[list[int]]) -> None:
     text = " , ".join(f" {first} - {last} " if first < last else f"{first}" for first, last in ranges)
     found = IdRanges.parse(text)
@@ -157,7 +155,6 @@ def planned_ranges(draw: st.DrawFn) -> list[PlannedRange]:
 
 
 @given(planned_ranges(), st.integers(1, 5_000), st.integers(1, 40), st.data())
-@settings(max_examples=60)
 def test_every_entry_is_in_exactly_one_partition_and_partitions_are_bounded(
     wanted: list[PlannedRange], max_bytes: int, least: int, data: st.DataObject
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.archive.format.schema import SCHEMA
@@ -273,7 +273,6 @@ def test_as_many_records_are_taken_as_fit_and_one_at_least(pieces, most):
 
 
 @given(st.lists(st.integers(0, 6), min_size=5, max_size=5), PLACES, PLACES)
-@settings(max_examples=300)
 def test_the_entries_of_a_range_are_those_with_its_records(lasts, one, other):
     """Segments 1 .. 5 with three records in each entry."""
     first, end = sorted((one, other))
@@ -360,7 +359,6 @@ def read(rows, *parts):
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
-@settings(max_examples=150)
 def test_of_a_stretch_the_records_between_its_places_come_out_however_the_entries_come(counts, data):
     places = st.tuples(st.integers(0, len(counts)), st.integers(0, 4))
     begin, end = sorted((data.draw(places), data.draw(places)))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
@@ -52,7 +52,6 @@ def records_of(envelopes):
 
 
 @given(st.lists(ROWS, max_size=3), st.sampled_from([400, 2_000, MAX_ENTRY_BYTES]))
-@settings(max_examples=100)
 def test_rows_become_records_with_all_they_say_in_their_order(parts, most_bytes):
     made, envelopes, lowest = staging_of(most_bytes), [], 0
     expected = []

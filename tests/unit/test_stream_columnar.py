@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import EnvelopeDamaged, InvariantViolation, NewerFormat
@@ -73,7 +73,6 @@ def by_column(array, **options):
 
 
 @given(envelopes(), st.integers(1, 500))
-@settings(max_examples=150)
 def test_by_column_the_records_are_those_that_come_one_by_one_however_they_are_cut(payloads, piece_bytes):
     array = pa.array([b"before", *payloads, b"behind"], pa.binary()).slice(1, len(payloads))
     assert by_column(array, piece_bytes=piece_bytes) == one_by_one(payloads)
@@ -85,7 +84,6 @@ CHECKED = (Compression.NONE, Compression.ZSTD)
 
 
 @given(envelopes(4, CHECKED).filter(len), st.data())
-@settings(max_examples=300)
 def test_what_is_damaged_is_refused_by_both_and_the_rest_is_not(payloads, data):
     at = data.draw(st.integers(0, len(payloads) - 1))
     broken = bytearray(payloads[at])

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import EnvelopeDamaged
@@ -41,7 +41,6 @@ def columns_of(records, default_time=99):
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=30), st.sampled_from(Compression))
-@settings(max_examples=200)
 def test_records_come_back_as_they_were(records, compression):
     before = StreamMarks(1000, 50, 60, 7)
     encoded = encode_records(columns_of(records), before, compression)
@@ -75,7 +74,6 @@ def test_a_mark_says_where_the_stream_stands_and_has_no_records(kind):
 
 
 @given(st.data(), st.sampled_from(Compression))
-@settings(max_examples=300)
 def test_a_damaged_envelope_is_found_out_or_read_and_never_anything_else(data, compression):
     encoded = bytearray(
         encode_records(columns_of([(b"x" * 60, 1, b"k", b"d", 2)] * 5), StreamMarks(1, 2, 3, 0), compression)
