@@ -47,7 +47,7 @@ _THREADS: Final = 2
 _NOTHING: Final = BucketCatalog({}, {}, {})
 
 
-class VerifiedBatches(Protocol):
+class BatchIterator(Protocol):
     """An iterator over batches. A caller that does not exhaust it must close it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[tuple[BatchHeader, Buffer]]]:
@@ -60,7 +60,7 @@ class VerifiedBatches(Protocol):
 class LedgerBatches(Protocol):
     """The verified batches of one ledger, as the writer formed them."""
 
-    def read_sealed(self, first: int, last: int) -> VerifiedBatches:
+    def read_sealed(self, first: int, last: int) -> BatchIterator:
         """The batches from the one with entry ``first`` to the one with entry ``last``."""
 
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:

@@ -114,7 +114,7 @@ class RecordGroup(SharedOutcome):
         """
         if self.payload and self.before != before:
             # It was taken back, and an earlier group was refused meanwhile.
-            self._decode()
+            self._to_columns()
         if self.payload:
             return
         self.before = before
@@ -127,8 +127,8 @@ class RecordGroup(SharedOutcome):
         # From here on the encoded envelope is held instead of the columns.
         self.columns = RecordColumns(self.columns.default_time)
 
-    def _decode(self) -> None:
-        """Decode it, so that it can be split or renumbered."""
+    def _to_columns(self) -> None:
+        """Keep its records as columns, so that it can be split or renumbered."""
         if self.payload and self.kind is EnvelopeKind.RECORDS:
             self.columns = RecordColumns.of(Envelope(self.payload, 0, 0, self.tag))
         self.payload = b""
@@ -157,7 +157,7 @@ class RecordGroup(SharedOutcome):
         limit has come back, has joined the ensemble, or has only now reported its limit. It must have several records,
         and not be a set. Awaiters follow the records.
         """
-        self._decode()
+        self._to_columns()
         sizes = self.columns.sizes()
         borders = _borders(sizes, max_bytes - HEADER_BYTES)
         if len(borders) == 1:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import signal
 import subprocess
 from importlib.metadata import version
@@ -165,7 +166,7 @@ def test_a_password_protects_a_ledger(cluster, tmp_path):
         refused = cluster("ledger", *command, ledger, "--password-file", wrong, "--json", stdin=b"x\n")
         assert (refused.code, refused.error["type"]) == (4, "Unauthorized"), command
     told = cluster("ledger", "info", ledger)
-    assert told.out.decode().splitlines()[-1].split("  ") == ["last add confirmed", "needs the password"]
+    assert re.split(r"  +", told.out.decode().splitlines()[-1]) == ["last add confirmed", "needs the password"]
     assert cluster("ledger", "info", ledger, "--json").json["last_add_confirmed"] is None
     assert cluster("ledger", "info", ledger, "--json", "--password-file", right).json["last_add_confirmed"] == -1
     assert cluster("ledger", "append", ledger, "--password-file", right, "--close", stdin=b"hidden\n").code == 0

@@ -154,7 +154,8 @@ def test_a_cluster_on_this_machine_works_without_an_archive_and_names_the_extra(
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
-    needs = "an archive needs pyarrow: pip install 'tallybook[archive]'"
+    needs = "an archive needs pyarrow: install Tallybook with the extra 'archive'"
+    needs += " (pip install '.[archive]' in the source tree)"
     assert (warning, process.returncode) == (f"tallybook: closed ledgers are not archived: {needs}\n", 0)
 
 

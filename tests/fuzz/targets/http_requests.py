@@ -79,7 +79,7 @@ def some_queries() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "runtime/http/guard.py:_query", "runtime/http/endpoints.py:EndpointRequest.id",
+    "runtime/http/guard.py:_query", "runtime/http/endpoints.py:EndpointRequest.path_number",
     "runtime/http/endpoints.py:EndpointRequest.count",
     seeds=some_queries,
 )  # fmt: skip
@@ -95,7 +95,7 @@ def query(data: bytes) -> None:
         same(http_guard._query(told, KNOWN), found, "a query")
     asked = EndpointRequest(UNRESTRICTED, "", {"id": found.get("after", "")}, found, {})
     for number, most in (
-        (attempt(InvalidArgument, asked.id, "id"), MAX_ID),
+        (attempt(InvalidArgument, asked.path_number, "id", MAX_ID), MAX_ID),
         (attempt(InvalidArgument, asked.count, "limit", 7, MOST), MOST),
     ):
         if not isinstance(number, Refused) and not 0 <= number <= most:

@@ -119,7 +119,7 @@ def some_heads() -> Iterator[bytes]:
     "stream/catalog/head_codec.py:_place",
     "stream/catalog/head_codec.py:_marks",
     "stream/catalog/head_codec.py:_number",
-    "stream/catalog/head_codec.py:_text",
+    "metadata/records/format.py:json_text",
     seeds=some_heads,
 )
 def head(data: bytes) -> None:
@@ -176,7 +176,7 @@ def some_subscriptions() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "stream/catalog/subscription_record.py:decode",
-    "stream/catalog/subscription_record.py:_text",
+    "metadata/records/format.py:json_text",
     "stream/catalog/subscription_record.py:_number",
     seeds=some_subscriptions,
 )
