@@ -52,6 +52,8 @@ async def test_a_message_that_stops_in_the_middle_is_no_message():
         reader, writer = await port.http2()
         writer.write(begin_call() + message(HELLO) + message(b"x" * 100, announced=200))
         await ended(reader)
+        assert (await port.bookie.read_lac(1)).lac == -1
+        await port.works()
         writer.close()
 
 

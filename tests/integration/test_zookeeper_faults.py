@@ -76,6 +76,8 @@ class Proxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._accepting = True
+        self.holds = asyncio.Event()
+        """It holds an answer back."""
         self.address = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,6 +96,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 if answers:
+                    if not self._passing.is_set():
+                        self.holds.set()
                     await self._passing.wait()
                 writer.write(data)
                 await writer.drain()
@@ -102,6 +106,7 @@ class Proxy:
     def hold_answers(self) -> None:
         """The server receives from the client; the client receives nothing."""
         self._passing.clear()
+        self.holds.clear()
 
     async def cut(self, *, refuse: bool = False) -> None:
         """Break every connection, losing what was held; with ``refuse`` new ones are broken, too."""
@@ -316,7 +321,7 @@ async def test_a_read_cut_off_is_repeated_within_its_deadline(server, root):
         for linearizable in (False, True):
             proxy.hold_answers()
             read = asyncio.ensure_future(client.store.read_ledger(7, linearizable=linearizable))
-            await asyncio.sleep(0.05)
+            await returns(proxy.holds.wait())
             await proxy.cut()
             assert await returns(read) == created
 

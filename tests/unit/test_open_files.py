@@ -128,7 +128,7 @@ async def test_a_forgotten_file_counts_as_unread_also_if_its_last_reader_does_no
     monkeypatch: pytest.MonkeyPatch,
 ):
     files, closing, go_on = OpenFiles(await disk_with(1), 4), asyncio.Event(), asyncio.Event()
-    reading = asyncio.Event()
+    inside, reading = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
         closing.set()
@@ -137,10 +137,11 @@ async def test_a_forgotten_file_counts_as_unread_also_if_its_last_reader_does_no
     async def reader() -> None:
         async with files.use("/d/0") as file:
             monkeypatch.setattr(file, "close", slow)
+            inside.set()
             await reading.wait()
 
     last = asyncio.ensure_future(reader())
-    await asyncio.sleep(0.01)
+    await inside.wait()
     unread = await files.forget("/d/0")
     assert not unread.is_set()
     reading.set()

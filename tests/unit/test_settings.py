@@ -97,7 +97,8 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_variables_of_other_commands_are_left_alone() -> None:
-    load_settings(ClientSettings, environment={"TALLYBOOK_METADATA": "memory:", "PATH": "/bin"})
+    found = load_settings(ClientSettings, environment={"TALLYBOOK_METADATA": "memory:", "PATH": "/bin"})
+    assert found == ClientSettings()
 
 
 @pytest.mark.parametrize(

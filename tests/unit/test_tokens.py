@@ -182,7 +182,7 @@ def test_a_token_with_anything_changed_does_not_count(noise, place):
     except Unauthenticated:
         return
     # The last character of a signature has bits that say nothing.
-    assert changed == good or len(changed) == len(good)
+    assert changed == good or changed[:-1] == good[:-1]
 
 
 @pytest.mark.parametrize(
