@@ -16,7 +16,8 @@ from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.core.settings import ConsoleSettings
 from tallybook.gateway.console.server import serving
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 120
+"""For one answer. A sweep on a busy machine takes seconds, and four times as long passes before the next one."""
 
 
 class Console:
@@ -54,7 +55,7 @@ async def console(metadata: str, context: ssl.SSLContext | None = None, **settin
     """A console of a cluster, in this process."""
     chosen = ConsoleSettings(metadata=metadata, listen="127.0.0.1:0", **settings)
     async with (
-        asyncio.timeout(DEADLINE_SECONDS),
+        asyncio.timeout(2 * DEADLINE_SECONDS),
         Client(metadata, chosen.client) as client,
         serving(client, chosen) as address,
     ):
