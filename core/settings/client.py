@@ -66,7 +66,9 @@ class ClientSettings(Settings):
     )
     metadata_timeout_ms: PositiveMilliseconds = Field(default=10_000, description="Deadline of one metadata operation.")
     explicit_lac_ms: PositiveMilliseconds = Field(
-        default=5, description="Idle time after which the LAC is sent without a batch."
+        default=5,
+        description="Idle time after which the LAC is sent without a batch; at most 20 times as long while batches are "
+        "unconfirmed.",
     )
     read_bytes: BufferSize = Field(default=byte_size(2 * MIB), description="Bytes requested in one read.")
     tail_wait_ms: PositiveMilliseconds = Field(default=5_000, description="Longest long poll for new entries.")
