@@ -92,9 +92,13 @@ def running(cli, *words: object, log: Path) -> Iterator[None]:
 
 async def eventually(ask: Console, path: str, fits: Callable[[Any], object]) -> Any:
     """The body of a GET as soon as it fits."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not fits(found := await ask.get(path)):  # noqa: ASYNC110 (no notification)
-            await asyncio.sleep(0.1)
+    found = None
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not fits(found := await ask.get(path)):  # noqa: ASYNC110 (no notification)
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"{path} still answers after {DEADLINE_SECONDS} s: {found}") from None
     return found
 
 
