@@ -6,6 +6,7 @@ import contextlib
 import gc
 import inspect
 import os
+import pkgutil
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -110,7 +111,36 @@ def children() -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def all_patches_undone() -> Iterator[None]:
+    """Fail a test that leaves an attribute patched.
+
+    Undoing two patches of one attribute in the wrong order does that: the later one puts the earlier one back, and
+    every test after it in the same process runs with it.
+    """
+    unpatched: dict[tuple[int, str], tuple[Any, Any]] = {}
+    setattr_of_pytest = pytest.MonkeyPatch.setattr
+
+    def record_and_set(patch: pytest.MonkeyPatch, target: Any, name: Any, *value: Any, **options: Any) -> None:
+        # A string names the attribute, too, and is followed by the value alone.
+        owner, _, attribute = target.rpartition(".") if isinstance(target, str) else (target, "", name)
+        owner = pkgutil.resolve_name(owner) if isinstance(owner, str) else owner
+        unpatched.setdefault((id(owner), attribute), (owner, inspect.getattr_static(owner, attribute, None)))
+        setattr_of_pytest(patch, target, name, *value, **options)
+
+    pytest.MonkeyPatch.setattr = record_and_set  # type: ignore[assignment, method-assign]
+    yield
+    pytest.MonkeyPatch.setattr = setattr_of_pytest  # type: ignore[method-assign]
+    left = [
+        f"{getattr(owner, '__name__', owner)}.{attribute}"
+        for (_, attribute), (owner, value) in unpatched.items()
+        if inspect.getattr_static(owner, attribute, None) is not value
+    ]
+    if left:
+        pytest.fail("this test left patched\n  " + "\n  ".join(sorted(left)))
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(all_patches_undone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test that leaves asyncio tasks, threads or child processes behind.
 
     Tasks are counted when a loop closes; threads and processes get ``LEAK_GRACE_SECONDS`` to end.

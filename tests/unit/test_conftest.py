@@ -10,6 +10,7 @@ TESTS = """
 import asyncio, subprocess, sys, threading
 
 import grpc.aio
+import pytest
 
 channels = []
 stop = threading.Event()
@@ -59,6 +60,16 @@ def test_process():
 
 def test_of_an_earlier_process_is_not_blamed():
     children.pop().communicate(b"go on")
+
+def test_patches_undone_in_the_wrong_order(monkeypatch):
+    with pytest.MonkeyPatch.context() as inner:
+        inner.setattr(asyncio, "sleep", None)
+        monkeypatch.setattr("asyncio.sleep", print)
+
+def test_patches_undone_in_order(monkeypatch):
+    monkeypatch.setattr(asyncio, "wait", None)
+    with pytest.MonkeyPatch.context() as inner:
+        inner.setattr(asyncio, "wait", print)
 """
 
 
@@ -85,6 +96,9 @@ def test_leaks_and_lost_errors_fail_the_test_that_made_them(pytester, monkeypatc
             "*::test_process ERROR*",
             "E*child process *",
             "*::test_of_an_earlier_process_is_not_blamed PASSED*",
+            "*::test_patches_undone_in_the_wrong_order ERROR*",
+            "E*asyncio.sleep",
+            "*::test_patches_undone_in_order PASSED*",
         ]
     )
-    result.assert_outcomes(passed=9, failed=2, errors=3)
+    result.assert_outcomes(passed=11, failed=2, errors=4)
