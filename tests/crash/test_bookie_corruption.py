@@ -242,7 +242,7 @@ def test_any_damage_to_a_file_of_the_identity_is_refused_and_named(written: Writ
 
 def test_any_damage_to_the_cookie_of_the_index_costs_the_index_which_is_made_again(written: Written) -> None:
     path = f"{ROOT}/index/cookie"
-    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
+    for damages in (flips(written, path, 1), cut(written, path, 1), junk(written, path)):
         assert set(survives(written, path, damages)) == {"runs"}
 
 
@@ -255,13 +255,13 @@ def test_damage_to_the_lock_file_means_nothing(written: Written) -> None:
 def test_damage_to_the_note_of_the_scrub_means_nothing(written: Written) -> None:
     path = f"{ROOT}/scrub"
     assert written.disk.peek(path).startswith(b"tallybook scrub")
-    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
+    for damages in (flips(written, path, 1), cut(written, path, 1), junk(written, path)):
         assert set(survives(written, path, damages)) == {"runs"}
 
 
 def test_damage_to_the_lengths_of_entry_logs_keeps_no_bookie_down(written: Written) -> None:
     path = f"{ROOT}/ledgers/lengths"
-    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
+    for damages in (flips(written, path, 1), cut(written, path, 1), junk(written, path)):
         assert set(survives(written, path, damages)) == {"runs"}
 
 

@@ -20,6 +20,8 @@ from tallybook.sim.deterministic import CrashFound, CrashOptions, Promises, SimD
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 from tallybook.sim.stage.left_disk import bookie_on, disk_after, pieces_cut, rows_without_logs, truncated_logs
 
+from ..sampling import SAMPLE
+
 SETTINGS = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=100)
 FEW = CrashOptions(subsets=2, singles=2, torn_writes=1, tear_points=1)
 KEPT, DROPPED = 1, 2
@@ -113,9 +115,9 @@ def does_not_sync_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compaction_that_skips_a_step_is_found(bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises(CrashFound):
-        enumerate_crashes(compact, holds_all, options=FEW, disk=filled())
+        enumerate_crashes(compact, holds_all, options=FEW, disk=filled(), sample=SAMPLE, max_failures=1)
 
 
 def test_a_log_that_is_cut_before_it_is_gone_is_found() -> None:
     with planted("log cut before it is gone"), pytest.raises(CrashFound, match="crash states fail"):
-        enumerate_crashes(compact, holds_all, options=FEW, disk=filled(), max_failures=1)
+        enumerate_crashes(compact, holds_all, options=FEW, disk=filled(), sample=SAMPLE, max_failures=1)

@@ -21,6 +21,8 @@ from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 from tallybook.sim.stage.left_disk import bookie_on, disk_after, pieces_cut, rows_without_logs, truncated_logs
 
+from ..sampling import SAMPLE
+
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB)
 FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
 KEPT, RELEASED, DELETED = 1, 2, 3
@@ -161,4 +163,4 @@ def test_a_log_that_goes_before_its_rows_are_durably_gone_is_found(monkeypatch: 
 
     monkeypatch.setattr(Compaction, "remove", without_sync)
     with pytest.raises(CrashFound, match="crash states fail"):
-        enumerate_crashes(collect, holds_or_is_gone, disk=filled(), options=FEW, max_failures=1)
+        enumerate_crashes(collect, holds_or_is_gone, disk=filled(), options=FEW, sample=SAMPLE, max_failures=1)
