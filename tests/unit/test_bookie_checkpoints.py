@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tallybook.core.answers import FenceAnswer
 from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.sim.deterministic.faults import DiskOperation
@@ -68,18 +69,36 @@ async def test_j01_while_one_part_is_slow_the_mark_stays_and_killing_the_process
 
 
 @on_a_bookie()
-async def test_j06_a_second_boot_replays_nothing_and_reads_the_same(node):
+async def test_j06_a_second_boot_replays_nothing_and_reads_the_same(node, *, caplog):
+    caplog.set_level("INFO", "tallybook.bookie")
     batches = await fill(node, 5)
     await node.bookie.fence(2, b"")
     await node.kill()
     await node.boot()
+    replayed = "journal replayed record_count=7"  # batches, the key of their ledger, and the fence
+    assert [line_of(record) for record in caplog.records] == [replayed]
+    caplog.clear()
     flushed = node.bookie.stats()["flushed_batches_total"]
     assert flushed == 5
     await node.kill()
     await node.boot()
+    assert not caplog.records
     assert node.bookie.stats()["flushed_batches_total"] == 0
     assert await read_all(node, 5) == batches
     assert (await node.add(batch_of(0, ledger_id=2))).code == LedgerFenced.wire_code
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+@on_a_bookie()
+async def test_crashes_change_nothing_that_a_fence_answers(node, *, crashes):
+    await fill(node, 1)
+    await node.bookie.flush()
+    for batch in (batch_of(4, 2, lac=0), batch_of(1, 3)):
+        assert (await node.add(batch)).code == 0
+    for _ in range(crashes):
+        await node.kill()
+        await node.boot()
+    assert await node.bookie.fence(1, b"") == FenceAnswer(lac=0, last_held=5)
 
 
 @on_a_bookie()

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from tallybook.bookie.gc import plan
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.ledgers.state import TOMBSTONE, decode_row, encode_row
 from tallybook.bookie.storage.entry_log.format import LedgerShare
@@ -17,6 +18,7 @@ from tallybook.sim.deterministic import SimDisk, World
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
 from ..simulated import on_stage, world_alone
+from ..support.log_lines import line_of
 from .bookie_parts import on_a_bookie
 from .limbo_parts import reboot_in_limbo
 
@@ -96,6 +98,32 @@ async def test_e07_a_deleted_ledger_is_dropped_in_the_second_pass_and_kept_where
         assert node.bookie.stats()["ledgers_deleted"] == 0
     await is_gone(node)
     assert (await node.bookie.read_batches(foreign, 0, 0, 1)).batches
+
+
+@collecting()
+async def test_deleted_ledgers_wait_for_an_operator_only_if_they_are_more_than_the_set_share(
+    node: DiskBookie, *, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plan, "FEW_LEDGERS", 1)
+    for ledger_id in range(1, 9):
+        await fill(node, ledger_id, 0)
+
+    async def delete(*ledger_ids: int) -> list[str]:
+        node.metadata.dispositions.update(dict.fromkeys(ledger_ids, LedgerDisposition.DELETED))
+        caplog.clear()
+        for _ in range(2):
+            await node.bookie.collect()
+        return [line_of(record) for record in caplog.records if "waits for an operator" in record.getMessage()]
+
+    assert await delete(1, 2, 3, 4) == []
+    assert await with_rows(node) == [5, 6, 7, 8]
+    [line] = await delete(5, 6, 7)
+    assert "ledger_count=3" in line
+    assert node.bookie.stats()["collection_held"] == 1
+    assert await with_rows(node) == [5, 6, 7, 8]
+    await node.bookie.approve_drop()
+    await node.bookie.collect()
+    assert await with_rows(node) == [8]
 
 
 @on_stage(world_alone, deadline_seconds=3600)

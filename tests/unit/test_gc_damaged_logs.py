@@ -99,13 +99,15 @@ async def test_a_log_of_another_data_directory_stays(node: DiskBookie) -> None:
     assert other in logs_of(node)
 
 
-@pytest.mark.parametrize("why", ["limbo", "index"])
+@pytest.mark.parametrize("why", ["limbo", "limbo of a ledger that the metadata does not name", "index"])
 @collecting()
 async def test_a_damaged_log_stays_while_the_index_may_lack_rows(node: DiskBookie, *, why: str) -> None:
     damaged = await damaged_log(node)
     await node.stop()
-    if why == "limbo":
+    if why != "index":
         await note_limbo(node)
+    if why.endswith("name"):
+        node.named = nothing
     await node.boot()
     if why == "index":
         index = node.parts.index
@@ -184,7 +186,12 @@ class FoundBehind(NeverBehind):
         return RestoreRecord(1, 99, "b7", 1) if self.is_behind else None
 
 
-async def away(_bookie_id: str, _below: int, _pace: RateLimiter) -> AsyncIterator[int]:
+async def nothing(_bookie_id: str, _below: int, _pace: RateLimiter) -> AsyncIterator[int]:
     for ledger_id in ():
+        yield ledger_id
+
+
+async def away(bookie_id: str, below: int, pace: RateLimiter) -> AsyncIterator[int]:
+    async for ledger_id in nothing(bookie_id, below, pace):
         yield ledger_id
     raise MetadataUnavailable("the metadata are away")

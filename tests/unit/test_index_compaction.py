@@ -2,6 +2,7 @@
 
 import pytest
 
+from tallybook.bookie.gc import reclaimer
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.storage.index.compaction import IndexMaintenance
 from tallybook.core.errors import DiskFull
@@ -62,11 +63,12 @@ async def test_it_never_is_where_the_settings_do_not_want_it():
     assert index.ranges == []
 
 
-@pytest.mark.parametrize(("after", "ranges"), [(8, [(2, 5)]), (9, [])])
+@pytest.mark.parametrize(("after", "ranges"), [(12, [(2, 5)]), (13, [])])
 @on_stage(world_alone, deadline_seconds=3600)
 async def test_garbage_collection_has_the_index_compacted_after_a_pass_that_dropped_much(
-    world: World, *, after, ranges
+    world: World, *, after, ranges, monkeypatch
 ) -> None:
+    monkeypatch.setattr(reclaimer, "MAX_FIND_ROWS", 2)
     settings = tiny_settings()
     collection = settings.collection.model_copy(update={"compact_index_after": after})
     node = DiskBookie(
@@ -74,7 +76,8 @@ async def test_garbage_collection_has_the_index_compacted_after_a_pass_that_drop
     )
     await node.boot()
     for ledger_id in range(1, 7):
-        await node.add(batch_of(0, ledger_id=ledger_id))
+        for entry_id in range(5 if ledger_id == 2 else 1):
+            await node.add(batch_of(entry_id, ledger_id=ledger_id))
     await node.bookie.flush()
     node.metadata.dispositions.update(dict.fromkeys(range(2, 6), LedgerDisposition.RELEASED))
     await node.bookie.collect()
