@@ -162,7 +162,7 @@ class Deliveries:
                 writer.check_quota()
                 await self._announce(writer, sink, transaction.number)
             announced = partial(self._check_announced, sink, transaction.number)
-            done = await commit(self._store, self._updater, transaction, ledger_ids, announced)
+            done = await commit(self._updater, transaction, ledger_ids, announced)
             await self._complete(writer, sink)
             return done
 
@@ -246,7 +246,7 @@ class Deliveries:
         if found.stage is DeliveryStage.ANNOUNCED:
             record = await self._write(name, replace(found, stage=DeliveryStage.WITHDRAWN), record)
         # ``renew`` makes commits fail that were checked before the withdrawal; later checks see the withdrawal.
-        last = (await renew(self._store, self._updater, staging_sink(self._stream_id, sink), found.number)).last
+        last = (await renew(self._updater, staging_sink(self._stream_id, sink), found.number)).last
         if last.number == found.number:
             raise MetadataConflict(f"stream {self._name}: batch {found.number} of sink {sink} was committed meanwhile")
         return record
@@ -264,7 +264,7 @@ class Deliveries:
             return
         # A write of the commit may be in flight: after ``renew`` it has taken effect, or never will. If a later batch
         # is committed, this one may be, too, and the commit finds out.
-        if (await renew(self._store, self._updater, staging_sink(self._stream_id, sink), number)).last.number < number:
+        if (await renew(self._updater, staging_sink(self._stream_id, sink), number)).last.number < number:
             raise Conflict(
                 f"stream {self._name}: another batch of sink {sink} was announced before batch {number} was committed; "
                 "nothing of it was written: use a sink for one job at a time"

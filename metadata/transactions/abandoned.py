@@ -67,14 +67,14 @@ async def delete_abandoned(
             return 0
 
     async def tidy(name: str) -> int:
-        return await unless_damaged(_tidy_record(store, updater, name))
+        return await unless_damaged(_tidy_record(updater, name))
 
     store, pending = updater.store, _pending(ledgers)
     deleted = 0
     for transaction, found in pending.items():
         if now_ms - max(metadata.created_at_ms for metadata in found) >= ttl_s * 1000:
             ledger_ids = sorted(metadata.ledger_id for metadata in found)
-            deleted += await unless_damaged(_give_up(store, updater, transaction, ledger_ids))
+            deleted += await unless_damaged(_give_up(updater, transaction, ledger_ids))
     await _delete_attempts(store, {metadata.ledger_id for found in pending.values() for metadata in found})
     await map_bounded(tidy, [name async for name in record_names(store, SINKS)])
     return deleted
@@ -89,21 +89,19 @@ def _pending(ledgers: Iterable[LedgerMetadata]) -> dict[Transaction, list[Ledger
     return found
 
 
-async def _give_up(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]
-) -> int:
+async def _give_up(updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]) -> int:
     """Delete those of these ledgers that are not committed; returns how many were deleted."""
 
     async def one(ledger_id: int) -> bool:
         deleted = await discard_pending(updater, transaction, ledger_id)
         # After the ledger: the sink's record stays while an attempt record exists.
-        await delete_attempt(store, attempt_name(transaction.sink, transaction.number, ledger_id))
+        await delete_attempt(updater.store, attempt_name(transaction.sink, transaction.number, ledger_id))
         return deleted
 
     total = 0
     for at in range(0, len(ledger_ids), MAX_GIVEN_UP):
         chunk = ledger_ids[at : at + MAX_GIVEN_UP]
-        await _rule_out(store, updater, transaction, chunk)
+        await _rule_out(updater, transaction, chunk)
         total += sum(await map_bounded(one, chunk))
     if total:
         sink = transaction.sink
@@ -113,15 +111,13 @@ async def _give_up(
     return total
 
 
-async def _rule_out(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]
-) -> None:
+async def _rule_out(updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]) -> None:
     """Make sure that no commit can publish these ledgers; if one has, they are settled."""
-    sink = transaction.sink
+    store, sink = updater.store, transaction.sink
     async for _ in updater.tries():
         stored = await read_sink(store, sink)
         if stored.record.last.number >= transaction.number:
-            await settle(updater, await read_dated(store, updater, sink) if transaction.is_once else stored.record)
+            await settle(updater, await read_dated(updater, sink) if transaction.is_once else stored.record)
             return
         # Read after the record: if a commit deleted it, the ledgers are settled by now.
         living = await pending_of(store, ledger_ids)
@@ -154,16 +150,16 @@ async def _delete_attempts(store: MetadataStore, pending: set[int]) -> None:
         await map_bounded(one, [name async for name in record_names(store, prefix)])
 
 
-async def _tidy_record(store: MetadataStore, updater: LedgerUpdater, name: str) -> None:
+async def _tidy_record(updater: LedgerUpdater, name: str) -> None:
     """Delete the record of a one-transaction sink if that has ended; for other sinks, remove deleted ledgers from
     ``given_up``."""
-    sink = name.removeprefix(SINKS)
+    store, sink = updater.store, name.removeprefix(SINKS)
     stored = await read_sink(store, sink)
     if is_once(sink):
         if stored.record.last == NOTHING:
             await delete_emptied(store, sink)
         else:
-            await forget(store, updater, sink)
+            await forget(updater, sink)
     elif stored.record.given_up:
         present = await pending_of(store, stored.record.given_up)
         if present != stored.record.given_up:

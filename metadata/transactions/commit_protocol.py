@@ -56,7 +56,7 @@ async def record_attempt(updater: LedgerUpdater, transaction: Transaction, ledge
 
 
 async def commit(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int],
+    updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int],
     allowed: Callable[[], Awaitable[None]] | None = None,
 ) -> bool:  # fmt: skip
     """Make the ledgers of a transaction visible; ``False`` if it was committed before, and nothing has changed.
@@ -77,7 +77,8 @@ async def commit(
         Any error of ``allowed``: nothing becomes visible.
     """
     wanted = check_fits(Committed(transaction.number, tuple(sorted(ledger_ids)), transaction.owner))
-    sink, done, wrote = transaction.sink, False, False
+    store, sink = updater.store, transaction.sink
+    done = wrote = False
     known: Mapping[int, Versioned] = {}
     async for _ in updater.tries():
         stored = await read_sink(store, sink)
@@ -112,13 +113,13 @@ async def commit(
         raise MetadataConflict(f"sink {sink}: other processes keep committing to it: try again")
     try:
         if transaction.is_once and done:
-            record = await read_dated(store, updater, sink)
+            record = await read_dated(updater, sink)
         # An earlier committer may have stopped half way: ledgers still pending would be deleted below.
         await settle(updater, record, known if record.last == wanted else {})
         if transaction.is_once and wrote and done:
             # The record of such a sink may be deleted, so this write may have come after its ledgers were abandoned.
             _refuse(transaction, set(wanted.ledger_ids) - set(await _present(store, wanted)))
-        await sweep(store, updater, sink, record)
+        await sweep(updater, sink, record)
     except (PeerError, StorageError) as error:
         if not done:
             raise
@@ -127,7 +128,7 @@ async def commit(
     return done
 
 
-async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> None:
+async def forget(updater: LedgerUpdater, sink: str) -> None:
     """Delete the record of a one-transaction sink that is committed; its ledgers are marked as settled.
 
     Call it when the transaction will not be committed or queried again.
@@ -136,12 +137,13 @@ async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> Non
         MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, DamagedFile: the record may be left, which is
             harmless; repeat the call.
     """
+    store = updater.store
     async for _ in updater.tries():
         if (await read_sink(store, sink)).record.last == NOTHING:
             return
-        record = await read_dated(store, updater, sink)
+        record = await read_dated(updater, sink)
         await settle(updater, record)
-        await sweep(store, updater, sink, record)
+        await sweep(updater, sink, record)
         version = (await read_sink(store, sink)).version
         if version is None or isinstance(await store.delete_record(SINKS + sink, version), Ok):
             return
@@ -164,9 +166,7 @@ async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
     return False
 
 
-async def abandon(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
-) -> None:
+async def abandon(updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]) -> None:
     """Delete the ledgers of an abandoned attempt, unless they are committed, which the caller may not know.
 
     A commit write in flight is invalidated.
@@ -175,16 +175,16 @@ async def abandon(
         As ``commit``; some may be left, for the next commit or for ``abandoned`` to delete.
     """
     sink = transaction.sink
-    record = await renew(store, updater, sink, transaction.number)
-    await settle(updater, await read_dated(store, updater, sink) if is_once(sink) else record)
+    record = await renew(updater, sink, transaction.number)
+    await settle(updater, await read_dated(updater, sink) if is_once(sink) else record)
     await map_bounded(partial(discard_pending, updater, transaction), ledger_ids)
     if transaction.is_once and record.last == NOTHING:
         # No process will commit to this sink any more, and all outcomes are settled.
-        await sweep(store, updater, sink, SinkRecord(Committed(transaction.number, ())))
-        await delete_emptied(store, sink)
+        await sweep(updater, sink, SinkRecord(Committed(transaction.number, ())))
+        await delete_emptied(updater.store, sink)
 
 
-async def renew(store: MetadataStore, updater: LedgerUpdater, sink: str, number: int) -> SinkRecord:
+async def renew(updater: LedgerUpdater, sink: str, number: int) -> SinkRecord:
     """Rewrite the record of a sink unchanged, unless a transaction with this or a higher number is committed; returns
     the record.
 
@@ -193,6 +193,7 @@ async def renew(store: MetadataStore, updater: LedgerUpdater, sink: str, number:
     Raises:
         MetadataConflict, MetadataUnavailable, DamagedFile: it may not be written; repeat the call.
     """
+    store = updater.store
     async for _ in updater.tries():
         stored = await read_sink(store, sink)
         if stored.record.last.number >= number:
@@ -250,7 +251,7 @@ async def discard_pending(updater: LedgerUpdater, transaction: Transaction, ledg
     return False
 
 
-async def sweep(store: MetadataStore, updater: LedgerUpdater, sink: str, record: SinkRecord) -> None:
+async def sweep(updater: LedgerUpdater, sink: str, record: SinkRecord) -> None:
     """Delete what attempts up to the last transaction have left. The ledgers of that transaction are settled.
 
     Raises:
@@ -265,7 +266,7 @@ async def sweep(store: MetadataStore, updater: LedgerUpdater, sink: str, record:
             await discard_pending(updater, Transaction(sink, attempt[0]), attempt[1])
         await delete_attempt(store, name)
 
-    committed = set(record.last.ledger_ids)
+    store, committed = updater.store, set(record.last.ledger_ids)
     await map_bounded(one, [name async for name in record_names(store, attempts_of(sink))])
 
 
@@ -334,24 +335,26 @@ async def settle(updater: LedgerUpdater, record: SinkRecord, known: Mapping[int,
     await map_bounded(one, record.last.ledger_ids)
 
 
-async def read_dated(store: MetadataStore, updater: LedgerUpdater, sink: str) -> SinkRecord:
+async def read_dated(updater: LedgerUpdater, sink: str) -> SinkRecord:
     """The record of a one-transaction sink, with its tick if committed; sets the tick if it is missing.
 
     Raises:
         As ``forget``.
     """
+    store = updater.store
     async for _ in updater.tries():
         stored = await read_sink(store, sink)
         if stored.version is None or stored.record.last == NOTHING or stored.record.since is not None:
             return stored.record
-        record = replace(stored.record, since=await _tick(store, updater))
+        record = replace(stored.record, since=await _tick(updater))
         if isinstance(await write_sink(store, sink, record, stored), Ok):
             return record
     raise MetadataConflict(f"sink {sink}: other processes keep changing its record: try again")
 
 
-async def _tick(store: MetadataStore, updater: LedgerUpdater) -> int:
+async def _tick(updater: LedgerUpdater) -> int:
     """A tick of the sinks' clock after the start of this call; the clock has reached it on return."""
+    store = updater.store
     began: int | None = None
     async for _ in updater.tries():
         clock = await read_clock(store)

@@ -183,7 +183,7 @@ async def streams_of(client: Client) -> None:
 
 async def transactions(client: Client, ledgers: dict[str, Any]) -> None:
     """A sink with two transactions and an uncommitted third one, and a sink with a single transaction."""
-    store, updater = client.world.store, LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
+    updater = LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
     for tag, transaction in (
         ("sold-1", Transaction(SINK, 1, MADE_IN)),
         ("sold-2", Transaction(SINK, 2, MADE_IN)),
@@ -194,7 +194,7 @@ async def transactions(client: Client, ledgers: dict[str, Any]) -> None:
             await record_attempt(updater, transaction, writer.id)
             await writer.append_many(payloads(tag, 30))
         if tag != "sold-3":
-            await commit(store, updater, transaction, [writer.id])
+            await commit(updater, transaction, [writer.id])
         custom = {key: value.hex() for key, value in (await client.ledger_metadata(writer.id)).custom.items()}
         seen = PENDING not in custom
         ledgers[tag] = manifest_of(writer.id, tag, 30, state="closed", custom=custom, seen=seen)
@@ -230,7 +230,7 @@ async def deliveries(client: Client) -> None:
         name = deliveries_of(stream_id) + SINK
         known = await store.read_record(name, linearizable=True)
         await store.write_record(name, Delivery(1, since).encode(), known.version if known else None)
-        await commit(store, updater, staging(stream_id, SINK, 1), [await staged(client, stream_id, 1)])
+        await commit(updater, staging(stream_id, SINK, 1), [await staged(client, stream_id, 1)])
 
 
 async def staged(client: Client, stream_id: str, number: int) -> int:

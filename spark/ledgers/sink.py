@@ -380,7 +380,7 @@ def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[T
 
     async def work(cluster: SinkCluster) -> bool:
         cluster.check_cluster(written)
-        done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
+        done = await commit(cluster.updater, transaction, ledger_ids_of(written))
         if transaction.is_once:
             await _forget(cluster, transaction.sink)
         return done
@@ -391,7 +391,7 @@ def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[T
 async def _forget(cluster: SinkCluster, sink: str) -> None:
     """Delete the record of a sink that is not used again. A failure is only logged: the ledgers are published."""
     try:
-        await forget(cluster.store, cluster.updater, sink)
+        await forget(cluster.updater, sink)
     except (PeerError, StorageError) as error:
         _log.warning("record of a sink not deleted: the offloader deletes it", sink=sink, error=error.message)
 
@@ -415,7 +415,7 @@ def discard_output(
 
     async def work(cluster: SinkCluster) -> None:
         here = [each for each in outputs_of(messages) if each.cluster_id in ("", cluster.cluster_id)]
-        await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(here))
+        await abandon(cluster.updater, transaction, ledger_ids_of(here))
 
     run_on_cluster(options, work)
 

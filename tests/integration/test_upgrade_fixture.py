@@ -152,9 +152,9 @@ async def check_streams(client: Client, told: dict, *, more: int) -> None:
 
 async def finish_what_was_begun(client: Client, streams: StreamStore, ledgers: dict) -> None:
     """Commit the transaction that was not, and bring the batch into its stream that was committed and cut off."""
-    begun, store = ledgers["sold-3"], client.world.store
-    updater = LedgerUpdater(store, client.world.clock, client.world.rng)
-    assert await commit(store, updater, Transaction(SINK, 3, MADE_IN), [begun["id"]])
+    begun = ledgers["sold-3"]
+    updater = LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
+    assert await commit(updater, Transaction(SINK, 3, MADE_IN), [begun["id"]])
     del begun["custom"][PENDING]
     begun["seen"] = True
     assert await streams.keep() == 0

@@ -13,7 +13,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, StreamFenced, TallybookError
 from tallybook.metadata.ledger_update import LedgerUpdater
-from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import Transaction, commit
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream import StreamStore, deliveries
@@ -38,11 +37,11 @@ class StandStill:
     def of(cls, *numbers: int) -> Iterator[StandStill]:
         found = cls(*({number: asyncio.Event() for number in numbers} for _ in range(2)))
 
-        async def slow(store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
+        async def slow(updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
             if transaction.number in found.gates:
                 found.there[transaction.number].set()
                 await found.gates[transaction.number].wait()
-            return await commit(store, updater, transaction, *more)
+            return await commit(updater, transaction, *more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(deliveries, "commit", slow)
@@ -133,9 +132,9 @@ async def test_of_batches_that_are_brought_at_once_and_cut_off_each_is_there_who
     """Although drivers of one sink do not know each other, are taken for dead, and continue."""
     rng, refused, committed = cluster.world.rng.fork("cuts"), 0, set[int]()
 
-    async def slow(store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
+    async def slow(updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
         await cluster.world.clock.sleep(rng.random() * 8)
-        if done := await commit(store, updater, transaction, *more):
+        if done := await commit(updater, transaction, *more):
             committed.add(transaction.number)
         return done
 

@@ -291,7 +291,7 @@ async def test_a_batch_committed_for_a_deleted_stream_is_deleted_too(cluster: Me
         await streams.delete("s")
         # What is left of ``deliver`` where the writer does not know it yet.
         await driver.store.write_record(deliveries_of(driver.stream_id) + "sales", Delivery(0, 0).encode(), None)
-        assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 0), staged)
+        assert await commit(driver.updater, staging(driver.stream_id, "sales", 0), staged)
         assert await streams.keep() == 0
         assert await driver.record_names(DELIVERIES) == await driver.record_names("sinks/") == []
         assert not set(staged) & {ledger_id async for ledger_id in client.list_ledgers()}
@@ -309,7 +309,7 @@ async def test_a_batch_of_another_owner_does_not_replace_an_announced_one(
         with pytest.raises(Conflict, match="belongs to another writer"):
             await driver.deliver(2, await driver.stage(2, rows(1), owner="new"), owner="new")
         # Its driver stood still meanwhile, and does not know yet that the stream is not its own any more.
-        assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 1, "old"), staged)
+        assert await commit(driver.updater, staging(driver.stream_id, "sales", 1, "old"), staged)
         again = await driver.stage(1, rows(9, "again"), owner="old")
         assert not await driver.deliver(1, again, owner="old")
         assert await driver.payloads() == [*rows(2), *rows(9, "first")]

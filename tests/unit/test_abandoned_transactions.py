@@ -131,12 +131,12 @@ async def test_a_commit_that_has_landed_is_none_that_failed_though_the_store_is_
     await stage.write(transaction, 1)
     ledgers = await stage.write(transaction)
     store = AwayOnceCommitted(stage.store)
-    assert await commit(store, updater_of(store), transaction, ledgers) is True
+    assert await commit(updater_of(store), transaction, ledgers) is True
     assert await stage.visible() == ledgers
     if transaction.is_once:
         await stage.tidy()
     else:
-        assert await commit(stage.store, updater_of(stage.store), transaction, ledgers) is True
+        assert await commit(updater_of(stage.store), transaction, ledgers) is True
     found = await stage.ledgers()
     assert [metadata.ledger_id for metadata in found] == await stage.visible() == ledgers
     assert not any(is_pending(metadata) for metadata in found)
@@ -146,7 +146,7 @@ async def test_a_commit_that_has_landed_is_none_that_failed_though_the_clock_is_
     stage = Stage()
     ledgers = await stage.write(ONCE)
     await stage.store.write_record("sink-clock", b"noon", None)
-    assert await commit(stage.store, updater_of(stage.store), ONCE, ledgers) is True
+    assert await commit(updater_of(stage.store), ONCE, ledgers) is True
     await stage.tidy()
     assert set(stage.damaged) == {"the record sink-clock is not a number"}
 
@@ -157,10 +157,10 @@ async def test_an_attempt_that_came_second_tells_that_its_ledgers_could_not_be_d
 
     for at in range(10):
         stage = Stage()
-        assert await commit(stage.store, updater_of(stage.store), NAMED, await stage.write(NAMED))
+        assert await commit(updater_of(stage.store), NAMED, await stage.write(NAMED))
         store = Before(stage.store, at, go_away)
         with pytest.raises(MetadataUnavailable):
-            await commit(store, updater_of(store), NAMED, await stage.write(NAMED))
+            await commit(updater_of(store), NAMED, await stage.write(NAMED))
 
 
 # --- what is odd or damaged -------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ async def test_an_unreadable_record_is_reported_and_the_other_sinks_are_cleaned_
         await stage.store.write_record(f"sinks/{sink}", value, None)
     dead, committed = await stage.write(NAMED), await stage.write(ONCE)
     await stage.store.write_record("sinks/once/8d0c-11", SinkRecord().encode(), None)
-    assert await commit(stage.store, updater_of(stage.store), ONCE, committed)
+    assert await commit(updater_of(stage.store), ONCE, committed)
     assert await stage.tidy() == 2
     left = [metadata.ledger_id for metadata in await stage.ledgers()]
     assert left == [*(each for (each,) in theirs), *committed]
@@ -229,12 +229,12 @@ async def test_a_batch_that_is_committed_and_forgotten_while_it_is_tidied_up_lea
 
         async def come_late(stage: Stage = stage, ledgers: list[int] = ledgers) -> None:
             try:
-                await commit(stage.store, updater_of(stage.store), ONCE, ledgers)
+                await commit(updater_of(stage.store), ONCE, ledgers)
             except Conflict:
                 outcomes.add(False)
                 return
             outcomes.add(True)
-            await forget(stage.store, updater_of(stage.store), ONCE.sink)
+            await forget(updater_of(stage.store), ONCE.sink)
 
         store = Before(stage.store, at, come_late)
         await stage.tidy(store=store)
@@ -247,7 +247,7 @@ async def test_a_batch_that_is_committed_and_forgotten_while_it_is_tidied_up_lea
 
 
 async def give_up(stage: Stage, store: Any, ledgers: list[int]) -> None:
-    await abandon(store, updater_of(store), ONCE, ledgers)
+    await abandon(updater_of(store), ONCE, ledgers)
 
 
 async def tidy_up(stage: Stage, store: Any, _ledgers: list[int]) -> None:

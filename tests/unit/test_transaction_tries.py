@@ -60,7 +60,7 @@ async def test_committers_that_collide_pause_for_different_times_before_they_try
         clock = FreeClock()
         store = TakenStore(shared, clock)
         with pytest.raises(MetadataConflict):
-            await commit(store, LedgerUpdater(store, clock, SeededRng(seed)), transaction, [0])
+            await commit(LedgerUpdater(store, clock, SeededRng(seed)), transaction, [0])
         assert all(earlier < later for earlier, later in pairwise(store.tried_at))
         assert 1 < store.tried_at[-1] < 5, "the first tries follow soon, the last ones a quarter of a second apart"
         found.append(store.tried_at)

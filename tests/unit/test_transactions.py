@@ -126,7 +126,7 @@ class Stage:
 
     async def commit(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> bool:
         store, updater = self.through(faults or MetadataFaultScript([]))
-        done = await commit(store, updater, Transaction(SINK, number), ledger_ids)
+        done = await commit(updater, Transaction(SINK, number), ledger_ids)
         await store.land_late_writes()
         return done
 
@@ -139,8 +139,8 @@ class Stage:
         return True
 
     async def abandon(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> None:
-        store, updater = self.through(faults or MetadataFaultScript([]))
-        await abandon(store, updater, Transaction(SINK, number), ledger_ids)
+        _, updater = self.through(faults or MetadataFaultScript([]))
+        await abandon(updater, Transaction(SINK, number), ledger_ids)
 
     async def ledgers(self) -> dict[int, LedgerMetadata]:
         page = await self.store.list_ledgers()
@@ -211,14 +211,14 @@ async def test_a_ledger_of_another_transaction_is_neither_committed_nor_deleted(
     stage = Stage()
     [other] = await stage.attempt(0, 1, sink="of-another-job")
     mine, transaction = await stage.attempt(0), Transaction(SINK, 0)
-    store, updater = stage.through(MetadataFaultScript([]))
+    _, updater = stage.through(MetadataFaultScript([]))
     with pytest.raises(Conflict, match=f"ledger {other} was not written by it"):
-        await commit(store, updater, transaction, [*mine, other])
+        await commit(updater, transaction, [*mine, other])
     assert await stage.visible() == []
     # A store that was restored may have it under another ledger's id.
     await record_attempt(updater, transaction, other)
-    await commit(store, updater, transaction, mine)
-    await abandon(store, updater, Transaction(SINK, 1), [other])
+    await commit(updater, transaction, mine)
+    await abandon(updater, Transaction(SINK, 1), [other])
     assert sorted(await stage.ledgers()) == [other, *mine]
     assert await stage.visible() == mine
 
@@ -259,15 +259,15 @@ async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
 @pytest.mark.parametrize("number", [0, 4, 5])
 async def test_a_sink_belongs_to_its_first_writer(number: int) -> None:
     stage = Stage()
-    store, updater = stage.through(MetadataFaultScript([]))
-    assert await commit(store, updater, Transaction(SINK, 4, "query"), await stage.attempt(4, 1, note=False))
+    _, updater = stage.through(MetadataFaultScript([]))
+    assert await commit(updater, Transaction(SINK, 4, "query"), await stage.attempt(4, 1, note=False))
     before = await stage.visible()
     theirs, attempt = Transaction(SINK, number, "another"), await stage.attempt(number, 1, note=False)
     with pytest.raises(Conflict, match="belongs to another writer"):
-        await commit(store, updater, theirs, attempt)
-    await abandon(store, updater, theirs, attempt)
+        await commit(updater, theirs, attempt)
+    await abandon(updater, theirs, attempt)
     assert await stage.visible() == before
-    assert await commit(store, updater, Transaction(SINK, 5, "query"), await stage.attempt(5, 1, note=False))
+    assert await commit(updater, Transaction(SINK, 5, "query"), await stage.attempt(5, 1, note=False))
     last = await last_committed(stage.store, SINK)
     assert last is not None
     assert (last.number, last.owner, len(await stage.visible())) == (5, "query", 2)
@@ -355,8 +355,8 @@ async def test_a_listing_of_sinks_that_is_cut_off_is_never_taken_for_all_of_them
         stage = Stage()
         for sink in range(sinks):
             ledgers = await stage.attempt(0, sink=f"sink-{sink}")
-            store, updater = stage.through(MetadataFaultScript([]))
-            assert await commit(store, updater, Transaction(f"sink-{sink}", 0), ledgers)
+            _, updater = stage.through(MetadataFaultScript([]))
+            assert await commit(updater, Transaction(f"sink-{sink}", 0), ledgers)
         everything = await read_view(stage.store)
         for faults in (1, 2, 30):
             store, _ = stage.through(MetadataFaultScript([("list_records", MetadataFault.PARTIAL)] * faults))
@@ -491,7 +491,7 @@ async def goes_on_after_others(at: int) -> bool:
         return found
 
     store._begin = paused
-    done = await commit(store, updater, Transaction(SINK, 0), first)
+    done = await commit(updater, Transaction(SINK, 0), first)
     assert await stage.visible() == (first if done else []) + others[:4], at
     assert set(others) <= set(await stage.ledgers())
     return bool(others)
@@ -557,7 +557,7 @@ async def test_a_late_commit_is_not_deleted_by_the_process_that_gave_up() -> Non
             store, updater = stage.through(faults)
             ended = False
             try:
-                await commit(store, updater, Transaction(SINK, 1), new)
+                await commit(updater, Transaction(SINK, 1), new)
                 ended = True
             except (*GIVES_UP, StoppedError):
                 pass

@@ -75,8 +75,8 @@ class Stage:
         updater = LedgerUpdater(store, RealClock(), SeededRng(2))
         try:
             if "sinks/once/8d0c-11" in self.shared.records or not self.ticks:
-                await commit(store, updater, ONCE, [0, 1])
-            await forget(store, updater, ONCE.sink)
+                await commit(updater, ONCE, [0, 1])
+            await forget(updater, ONCE.sink)
         except StoppedError:
             return False
         return True

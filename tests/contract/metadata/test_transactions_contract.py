@@ -62,7 +62,7 @@ class Party:
         return sorted(await asyncio.gather(*map(one, range(count))))
 
     async def commit(self, transaction, ledger_ids):
-        return await commit(self.store, self.updater, transaction, ledger_ids)
+        return await commit(self.updater, transaction, ledger_ids)
 
     async def tidy(self, now_ms=OLD_MS):
         found, damaged = (await self.ledgers()).values(), []
@@ -97,7 +97,7 @@ async def test_a_batch_that_is_never_repeated_leaves_no_record(world):
             before = await reader.visible()
             assert await writer.commit(Transaction.once(name), ledgers)
             assert await reader.visible() == before + ledgers
-            await forget(writer.store, writer.updater, Transaction.once(name).sink)
+            await forget(writer.updater, Transaction.once(name).sink)
             assert await reader.visible() == before + ledgers
             assert not set(stray) & set(await reader.ledgers())
         assert await reader.records() == ["sink-clock"]
@@ -111,7 +111,7 @@ async def test_a_batch_that_is_given_up_leaves_nothing(world):
         transaction = Transaction.once("one")
         failed, written = await writer.write(transaction, 1), await writer.write(transaction, 2)
         await writer.updater.delete(failed[0])
-        await abandon(writer.store, writer.updater, transaction, written)
+        await abandon(writer.updater, transaction, written)
         assert (await writer.ledgers(), await writer.records()) == ({}, [])
 
 
