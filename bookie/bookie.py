@@ -147,12 +147,17 @@ class Bookie:
 
         Raises:
             DiskFailed: the device failed, and the process ends.
-            RequestTimeout: the journals or the checkpoint take longer than ``FLUSH_SECONDS``: the disk is full, or very
-                slow.
+            RequestTimeout: the journals and the checkpoint take longer than ``FLUSH_SECONDS`` together: the disk is
+                full, or very slow.
         """
-        if not await self._parts.journals.drained(FLUSH_SECONDS):
-            raise RequestTimeout(f"the journals take longer than {FLUSH_SECONDS} seconds to write what was taken")
-        await self._parts.checkpointer.flush()
+        late = "the journals have not written what was taken"
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._parts.journals.drained()
+                late = "the checkpoint has not ended"
+                await self._parts.checkpointer.flush()
+        except TimeoutError as error:
+            raise RequestTimeout(f"after {FLUSH_SECONDS:.0f} seconds, {late}") from error
 
     async def close(self, clean: bool = True) -> None:
         """Stop. Adds not yet durable are answered BookieUnavailable; after a clean stop there is nothing to replay.

@@ -372,7 +372,7 @@ class Journal:
         check(mark <= self._mark, f"trim to {mark}, but only {self._mark} is durable")
         await self._recycler.trim(mark)
 
-    async def drained(self, timeout_seconds: float) -> bool:
+    async def drained(self, timeout_seconds: float | None = None) -> bool:
         """Wait until everything appended is durable. ``False`` on a timeout.
 
         Raises:

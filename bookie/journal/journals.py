@@ -149,13 +149,14 @@ class Journals:
         for journal, mark in zip(self.each, marks, strict=True):
             await journal.trim(mark)
 
-    async def drained(self, timeout_seconds: float) -> bool:
-        """Wait until everything appended is durable. ``False`` on a timeout, which applies to each journal.
+    async def drained(self) -> None:
+        """Wait until everything appended is durable.
 
         Raises:
             DiskFull, DiskFailed: one of the journals has failed.
         """
-        return all([await journal.drained(timeout_seconds) for journal in self.each])
+        for journal in self.each:
+            await journal.drained()
 
     async def close(self, *, clean: bool) -> None:
         """Stop all of them, also if one fails; see ``Journal.close``.

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from tallybook.bookie.storage.checkpoint import FLUSH_SECONDS
 from tallybook.core.answers import FenceAnswer
-from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger
+from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger, RequestTimeout
 from tallybook.core.limits import KIB
 from tallybook.sim.deterministic.faults import DiskOperation
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
@@ -202,6 +203,20 @@ async def test_flush_covers_what_is_still_on_its_way_to_the_journal(node):
     await node.boot()
     assert node.bookie.stats()["ledgers_in_memory"] == 0
     assert len(await read_all(node, 2)) == 2
+
+
+@on_a_bookie(clean=False, flush_interval_ms=600_000)
+async def test_journal_and_checkpoint_together_have_the_time_of_one_flush(node, world):
+    await fill(node, 1)
+    for operation, part in (("write", JOURNAL), ("sync", LOGS), ("sync", INDEX)):
+        node.disk.fail(operation, part, error=None, delay_seconds=0.4 * FLUSH_SECONDS)
+    answer = node.add(batch_of(1))
+    await asyncio.sleep(0)
+    began = world.clock.monotonic()
+    with pytest.raises(RequestTimeout, match="after 120 seconds, the checkpoint has not ended"):
+        await node.bookie.flush()
+    assert answer.done()
+    assert world.clock.monotonic() - began == pytest.approx(FLUSH_SECONDS, abs=1)
 
 
 # -- J24: several ledgers, stale and out of order, deleted -------------------------------------
