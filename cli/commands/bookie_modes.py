@@ -14,6 +14,7 @@ from tallybook.core.errors import InvalidArgument, RequestTimeout
 from tallybook.core.quantities import counted
 from tallybook.metadata.records.bookie_modes import RequestedMode
 from tallybook.metadata.store import BookieMode
+from tallybook.runtime.concurrency.backoff import Backoff, jittered
 
 from ..options import Json, Metadata
 from ..output import ResultFields, print_json
@@ -133,11 +134,11 @@ async def _switch_read_only(
         membership, clock = client.world.membership, client.world.clock
         wanted = await _switched(client, bookie_id, RequestedMode.READ_ONLY, on=read_only)
         deadline = clock.monotonic() + _REGISTERED_SECONDS
+        polls = Backoff(clock, client.world.rng, first_s=_REGISTERED_POLL_SECONDS, deadline=deadline)
         while True:
             info = (await membership.bookies()).get(bookie_id)
-            if info is None or info.mode is expected or clock.monotonic() >= deadline:
+            if info is None or info.mode is expected or not await polls.pause():
                 return wanted, None if info is None else info.mode
-            await clock.sleep(_REGISTERED_POLL_SECONDS)
 
 
 async def _switch(metadata: str, bookie_id: str, mode: RequestedMode, *, on: bool) -> RequestedMode:
@@ -187,7 +188,7 @@ async def _drain(metadata: str, bookie_id: str, timeout_s: float | None, *, forc
             while timeout_s is not None and not found.may_be_removed:
                 if clock.monotonic() >= deadline:
                     raise RequestTimeout(f"after {timeout_s:.0f} s {how_far(_as_record(found, why))}")
-                await clock.sleep(_POLL_SECONDS)
+                await clock.sleep(jittered(world.rng, _POLL_SECONDS))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(deadline - clock.monotonic()):
                         found = await count_references(world.store, world.membership, bookie_id)
