@@ -1,21 +1,7 @@
 """The garbage collector: drops ledgers that need not be kept, pass by pass, and removes dead entry logs.
 
-A pass examines all ledgers with index rows, in pages, and looks each up in the metadata, rate-limited. A ledger that
-``plan.GarbagePolicy`` selects is dropped in this order:
-
-1. It is refused permanently: the deletion is durable in the journal before anything is removed. From then on every
-   answer about it is NoSuchLedger, and replay skips its batches.
-2. The caches drop it. If a checkpoint is writing some of it, its rows would be put into the index after they were
-   dropped, so such a ledger waits for the next pass; not so if that checkpoint waits for disk space.
-3. One write batch of the index removes its rows and leaves a *tombstone* of some 20 bytes, which stays and refuses the
-   ledger after the journal has trimmed the deletion.
-
-A crash before step 1 is durable leaves the ledger unchanged; after it, a later pass finds its rows and completes the
-work.
-
-Over-replicated copies of a closed ledger (``over_replicated.py``) are dropped, too, but the ledger stays known: it is
-fenced instead of refused, so that no old writer gets an ack here, and a repair may bring copies back.
-
+A pass examines all ledgers with index rows, in pages, and looks each up in the metadata, rate-limited. ``plan`` selects
+the ledgers that are garbage, ``ledgers/over_replicated`` those with over-replicated copies; ``dropping`` drops them.
 Then ``reclaimer`` removes dead entry logs and compacts others. Last, if very much was dropped, the index is compacted.
 
 Parts of the index that cannot be read are skipped. Ledgers that may have rows there are not dropped, and logs with
@@ -26,23 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tallybook.core.coverage import sometimes
-from tallybook.core.errors import (
-    Busy,
-    Conflict,
-    DiskFailed,
-    EntryUnknown,
-    MetadataUnavailable,
-    NoSuchLedger,
-    StorageError,
-    TallybookError,
-    is_defect,
-)
+from tallybook.core.errors import Conflict, DiskFailed, StorageError, TallybookError, is_defect
 from tallybook.core.settings import CollectionSettings
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.rate_limit import RateLimiter
@@ -55,18 +31,13 @@ from tallybook.runtime.tasks import Tasks, run_until_set
 from ..ledgers.disposition import DispositionOf, LedgerDisposition, disposition_in_time
 from ..ledgers.late_identities import LateIdentities
 from ..ledgers.over_replicated import OverReplicationPolicy
-from ..ledgers.state import TOMBSTONE, encode_row
-from ..ledgers.table import LedgerTable
 from ..recovery.limbo_count import LimboCount, NamedLedgers
 from ..recovery.store_check import StoreCheck
 from ..scrub.damage_list import DamageList
-from ..storage.entry_log.logs import EntryLogs
-from ..storage.flushed_batches import FlushedBatches
 from ..storage.index.compaction import IndexMaintenance
-from ..storage.index.port import WRITE_BATCH_ROWS, Index
-from ..storage.write_cache import WriteCache
-from ..write.fencing import LedgerFencing
+from ..storage.index.port import WRITE_BATCH_ROWS
 from . import reclaimer
+from .dropping import LedgerDropper, LedgerStorage
 from .plan import GarbagePolicy, GcDelays
 from .reclaimer import EntryLogReclaimer
 from .suspect_checks import SuspectChecks
@@ -76,30 +47,28 @@ _log = logger("bookie.collector")
 PAGE_LEDGERS: Final = WRITE_BATCH_ROWS // 2
 """Ledgers examined together: one write batch drops their rows and adds their tombstones."""
 
-MAX_CONCURRENT_ENDS: Final = 50
-"""Ledgers refused together, to share journal commits. Each starts with work in the same turn of the event loop: 450 of
-them delayed adds by 36 ms (measured)."""
 MAX_CONCURRENT_LOOKUPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerStorage:
-    """The parts of a bookie that hold its data.
+class WaitingLedgers:
+    """Ledgers that a pass has kept although their metadata is gone.
 
     Attributes:
-        fences: refuses or fences a ledger durably; ``Busy`` if the journal has no space for that now.
+        deleted: deleted ledgers, kept for ``collection.deleted_delay_s`` or until an operator approves the drop.
+        missing: ledgers whose metadata is missing without a record of their deletion.
+        awaits_approval: whether the pass dropped no deleted ledger, because an operator must approve it first.
+        due_at: monotonic second from which an approved pass would drop some of them.
     """
 
-    index: Index
-    logs: EntryLogs
-    cache: WriteCache
-    stored: FlushedBatches
-    table: LedgerTable
-    fences: LedgerFencing
+    deleted: int = 0
+    missing: int = 0
+    awaits_approval: bool = False
+    due_at: float | None = None
 
 
 class GarbageCollector:
-    """Drops what need not be kept.
+    """Runs garbage collection passes.
 
     Args:
         disposition_of: looks up the disposition of a ledger; if that fails, it is ``LedgerDisposition.UNKNOWN``.
@@ -132,54 +101,36 @@ class GarbageCollector:
     ) -> None:
         self._storage = storage
         self._disposition_of = disposition_of
+        self._clock, self._tasks, self._fail_safe = clock, tasks, fail_safe
+        self._pressed, self._damage, self._late = pressed, damage, late
         self._interval_seconds = settings.interval_ms / 1000
         self._pace = RateLimiter(clock, settings.lookups_per_second)
-        self._clock = clock
-        self._tasks = tasks
-        self._fail_safe = fail_safe
+        self._over_replication = over_replication
         delays = GcDelays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
         self._policy = GarbagePolicy(delays)
-        self._pressed = pressed
-        self._over_replication = over_replication
-        self._late = late
+        self._limbo = LimboCount(storage.table, named, self._pace)
         self.check = check
-        self._paused = False
-        self._drop_approved = False
-        """Whether the next pass is approved. The approval ends with that pass, also if it fails."""
-        self._pass_lock = asyncio.Lock()
-        self._wanted = requests
         self._suspects = SuspectChecks(check, self._stop_dropping, clock, tasks)
+        self.reclaimer = EntryLogReclaimer(
+            storage.index, storage.logs, settings, finish_bytes=finish_bytes, clock=clock,
+            undisturbed=self._undisturbed, pressed=pressed, damage=damage,
+        )  # fmt: skip
+        self.maintenance = IndexMaintenance(storage.index, settings.compact_index_after)
+        self.dropper = LedgerDropper(storage, self._policy, over_replication, self.reclaimer, self.maintenance, damage)
+        self._wanted = requests
+        self._pass_lock = asyncio.Lock()
         self._run_task: asyncio.Task[None] | None = None
         self._limbo_count_task: asyncio.Task[None] | None = None
         self._change_task: asyncio.Task[None] | None = None
-        self.reclaimer = EntryLogReclaimer(
-            storage.index,
-            storage.logs,
-            settings,
-            finish_bytes=finish_bytes,
-            clock=clock,
-            undisturbed=self._undisturbed,
-            pressed=pressed,
-            damage=damage,
-        )
-        self.maintenance = IndexMaintenance(storage.index, settings.compact_index_after)
-        self._damage = damage
+        self._paused = False
+        self._drop_approved = False
+        """Whether the next pass is approved. The approval ends with that pass, also if it fails."""
         self.meter = Meter(clock, LONG_SECONDS)
         """Meter of passes."""
         self.passes = self.failures = 0
         """Completed and failed passes."""
-        self.dropped_ledgers = 0
-        self.dropped_copies = 0
-        """Ledgers of which over-replicated copies were dropped."""
-        self._limbo = LimboCount(storage.table, named, self._pace)
-        self.deleted_ledgers = 0
-        """Deleted ledgers that are kept for now, as of the last pass."""
-        self.missing_ledgers = 0
-        """Ledgers whose metadata is missing without a record of their deletion, as of the last pass."""
-        self.awaits_approval = False
-        """Whether the last pass dropped no deleted ledger, because an operator must approve it first."""
-        self._due_at: float | None = None
-        """When an approved pass would drop some of the waiting ledgers, as of the last pass."""
+        self.waiting = WaitingLedgers()
+        """As of the last pass."""
 
     @property
     def ledgers_in_limbo(self) -> int:
@@ -214,7 +165,7 @@ class GarbageCollector:
             As ``StoreCheck.approve``.
         """
         await self.check.approve()
-        self._due_at = None
+        self.waiting = replace(self.waiting, due_at=None)
         self.request()
 
     async def approve_drop(self) -> None:
@@ -225,9 +176,9 @@ class GarbageCollector:
             MetadataUnavailable, NewerFormat: it is unknown whether the store is behind.
         """
         await self.check.refuse_if_behind()
-        if self._due_at is None:
+        if self.waiting.due_at is None:
             raise Conflict("no deleted or missing ledger waits for an operator, as of the last pass of this bookie")
-        left_seconds = self._due_at - self._clock.monotonic()
+        left_seconds = self.waiting.due_at - self._clock.monotonic()
         if left_seconds > 0:
             raise Conflict(
                 "none of the deleted and missing ledgers that wait for an operator may be dropped before "
@@ -279,13 +230,13 @@ class GarbageCollector:
         """
         async with self._pass_lock:
             approved, self._drop_approved = self._drop_approved, False
-            before = self.dropped_ledgers
+            before = self.dropper.dropped_ledgers
             try:
                 with self.meter.timing():
                     in_limbo = await self._collect(approved=approved)
             finally:
                 if approved:
-                    self._log_approved(self.dropped_ledgers - before)
+                    self._log_approved(self.dropper.dropped_ledgers - before)
             self.passes += 1
             return in_limbo
 
@@ -310,9 +261,9 @@ class GarbageCollector:
             async for page in pages:
                 garbage, over_replication = await self._select(page)
                 if garbage:
-                    await self._undisturbed(self._drop(garbage))
+                    await self._undisturbed(self.dropper.drop(garbage))
                 if over_replication and not self._paused:
-                    await self._undisturbed(self._drop_over_replicated(over_replication))
+                    await self._undisturbed(self.dropper.drop_over_replicated(over_replication))
                 if self._late is not None:
                     await (self._late.drop() if self._paused else self._late.give(self._pace, store.reused_up_to))
                 in_limbo += await self._count_in_limbo(set(page) - {*garbage, *over_replication})
@@ -326,21 +277,22 @@ class GarbageCollector:
     def _report(self) -> None:
         """Count the waiting ledgers, and log those that wait for an operator."""
         policy = self._policy
-        self.deleted_ledgers, self.missing_ledgers = (
+        self.waiting = waiting = WaitingLedgers(
             policy.count(LedgerDisposition.DELETED),
             policy.count(LedgerDisposition.MISSING),
+            policy.awaits_approval,
+            policy.due_at(),
         )
-        self.awaits_approval, self._due_at = policy.awaits_approval, policy.due_at()
-        if self.awaits_approval:
+        if waiting.awaits_approval:
             _log.error(
                 "dropping deleted ledgers waits for an operator",
-                ledger_count=self.deleted_ledgers,
+                ledger_count=waiting.deleted,
                 error="a large share of all ledgers is deleted: check that this is intended, then POST gc/approve_drop",
             )
-        if self.missing_ledgers:
+        if waiting.missing:
             _log.error(
                 "metadata of ledgers is missing",
-                ledger_count=self.missing_ledgers,
+                ledger_count=waiting.missing,
                 error="there is no record that they were deleted: restore their metadata, or POST gc/approve_drop",
             )
 
@@ -419,84 +371,6 @@ class GarbageCollector:
                     count += 1  # its state is unknown, which is what limbo means
         return count
 
-    # -- dropping -----------------------------------------------------------------------------
-
-    async def _drop(self, ledger_ids: Sequence[int]) -> None:
-        """Steps 1 to 3."""
-        storage = self._storage
-        refused = await _ended(storage.fences.delete, ledger_ids)
-        gone: list[int] = []
-        # In one turn: what no buffer holds now, none will hold again.
-        for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
-            if is_refused:
-                storage.cache.forget(ledger_id)
-                storage.stored.forget(ledger_id)
-                if storage.cache.flushes(ledger_id):
-                    sometimes("collector: a checkpoint is writing rows that are to be dropped")
-                else:
-                    gone.append(ledger_id)
-        if gone:
-            sometimes("collector: drops ledgers")
-            had = await self.reclaimer.data_of(gone)
-            tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
-            await storage.index.apply((), tombstones, drop_ledgers=gone, frees_space=True)
-            self.reclaimer.dropped(had.by_log)
-            self.maintenance.dropped(gone, had.row_count)
-            self._damage.forget_ledgers(gone)
-            for ledger_id in gone:
-                self._policy.dropped(ledger_id)
-            self.dropped_ledgers += len(gone)
-            _log_dropped("ledgers dropped", gone)
-
-    async def _drop_over_replicated(self, ledger_ids: Sequence[int]) -> None:
-        """Fence the ledgers durably, then drop their rows and nothing else."""
-        storage = self._storage
-        fenced = await _ended(storage.fences.fence_closed, ledger_ids)
-        known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]
-        had = {ledger_id: await self.reclaimer.data_of([ledger_id]) for ledger_id in known}
-        # In one turn, including the call of the index: batches that enter a buffer later get rows after this change.
-        gone = [ledger_id for ledger_id in known if self._is_idle(ledger_id)]
-        if gone:
-            sometimes("collector: drops over-replicated copies")
-            with self._over_replication.visits.shut(gone):
-                await storage.index.apply((), {}, drop_rows=gone, frees_space=True)
-            for ledger_id in gone:
-                storage.stored.forget(ledger_id)
-                self.reclaimer.dropped(had[ledger_id].by_log)
-                self.maintenance.dropped([ledger_id], had[ledger_id].row_count)
-            self._damage.forget_ledgers(gone)
-            self.dropped_copies += len(gone)
-            _log_dropped("over-replicated copies dropped", gone)
-
-    def _is_idle(self, ledger_id: int) -> bool:
-        """Whether no request uses the ledger in this turn, and no repair has for a while."""
-        ledger = self._storage.table.get(ledger_id)
-        if (ledger is not None and ledger.users) or self._storage.cache.holds(ledger_id):
-            sometimes("collector: a repair works on over-replicated copies")
-            return False
-        return self._over_replication.is_unvisited(ledger_id)
-
-
-async def _ended(end: Callable[[int], Awaitable[None]], ledger_ids: Sequence[int]) -> list[bool]:
-    """For each ledger, whether it is ended now: nothing more is taken of it."""
-    found: list[bool] = []
-    for at in range(0, len(ledger_ids), MAX_CONCURRENT_ENDS):
-        found += await asyncio.gather(*(_is_ended(end(each)) for each in ledger_ids[at : at + MAX_CONCURRENT_ENDS]))
-    return found
-
-
-async def _is_ended(ending: Awaitable[None]) -> bool:
-    """Whether a ledger is ended now; a failure is left to a later pass."""
-    try:
-        await ending
-    except (Busy, EntryUnknown, MetadataUnavailable, NoSuchLedger):
-        return False
-    return True
-
-
-def _log_dropped(event: str, gone: Sequence[int]) -> None:
-    _log.info(event, ledger_count=len(gone), first_ledger_id=gone[0], last_ledger_id=gone[-1])
-
 
 METRICS: Final = (
     PartMetrics[GarbageCollector]()
@@ -510,19 +384,19 @@ METRICS: Final = (
         "ledgers_deleted",
         "tallybook_bookie_ledgers_deleted",
         "Deleted ledgers kept for collection.deleted_delay_s, as of the last garbage collection.",
-        lambda collector: collector.deleted_ledgers,
+        lambda collector: collector.waiting.deleted,
     )
     .gauge(
         "ledgers_missing",
         "tallybook_bookie_ledgers_missing",
         "Ledgers whose metadata is missing without a record of their deletion, as of the last garbage collection.",
-        lambda collector: collector.missing_ledgers,
+        lambda collector: collector.waiting.missing,
     )
     .gauge(
         "collection_held",
         "tallybook_bookie_collection_held",
         "1 while dropping deleted ledgers waits for an operator, because they are a large share of all.",
-        lambda collector: int(collector.awaits_approval),
+        lambda collector: int(collector.waiting.awaits_approval),
     )
     .gauge(
         "metadata_behind",
@@ -553,13 +427,13 @@ METRICS: Final = (
         "leftovers_dropped_total",
         "tallybook_bookie_leftovers_dropped_total",
         "Closed ledgers of which over-replicated copies were dropped.",
-        lambda collector: collector.dropped_copies,
+        lambda collector: collector.dropper.dropped_copies,
     )
     .counter(
         "ledgers_dropped_total",
         "tallybook_bookie_ledgers_dropped_total",
         "Ledgers dropped because they were deleted, or released to the archive.",
-        lambda collector: collector.dropped_ledgers,
+        lambda collector: collector.dropper.dropped_ledgers,
     )
     .counter(
         "index_compactions_total",

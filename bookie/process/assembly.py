@@ -26,7 +26,8 @@ from ..directories.limbo import Limbo
 from ..directories.loss_bound import lost_below
 from ..directories.watermarks import DiskPressure, Watermarks
 from ..fail_safe import FailSafe
-from ..gc.collector import GarbageCollector, LedgerStorage
+from ..gc.collector import GarbageCollector
+from ..gc.dropping import LedgerStorage
 from ..journal.batch_search import JournalLocation, locate
 from ..journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from ..journal.journals import Journals, journal_of

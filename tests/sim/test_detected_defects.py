@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tallybook.bookie.gc.collector import GarbageCollector
+from tallybook.bookie.gc.dropping import LedgerDropper
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.reader.tail import TailWaiter
 from tallybook.core.add_kind import AddKind
@@ -190,10 +190,10 @@ def test_a_repair_that_repairs_nothing_is_detected(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_bookie_that_keeps_what_others_have_for_ever_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def keep(_self: GarbageCollector, _ledger_ids: object) -> None:
+    async def keep(_self: LedgerDropper, _ledger_ids: object) -> None:
         """Remove nothing."""
 
-    monkeypatch.setattr(GarbageCollector, "_drop_over_replicated", keep)
+    monkeypatch.setattr(LedgerDropper, "drop_over_replicated", keep)
     seeds = (seed for seed in range(22, 122) if configuration_of_seed(seed).repair is not None)
     assert first_failure(seeds).startswith("InvariantBroken: L4: ")
 
