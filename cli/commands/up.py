@@ -18,7 +18,7 @@ from ..exits import Exit, Interrupted
 from ..local.console import LocalConsole, run_console
 from ..local.gateway import LocalGateway, run_gateway
 from ..local.launcher import LocalBookie, LocalCluster, how_it_ended
-from ..local.maintenance import LocalMaintenance
+from ..local.maintenance import LocalMaintenance, check_archive
 from ..options import Json, directory
 from ..output import complain, note, print_json
 from ..running import run
@@ -94,6 +94,8 @@ class _Servers(NamedTuple):
 
 
 async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_json: bool) -> Exit:
+    if helpers.offload and helpers.archive is not None:
+        await check_archive(helpers.archive)
     async with cluster:
         await cluster.start()
         async with AsyncExitStack() as undo:

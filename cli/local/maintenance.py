@@ -1,7 +1,8 @@
 """The offloader and the repair of ``tallybook up``, which run in its own process.
 
 Their ports for health and metrics are bound before they start, because the console, which starts earlier, needs the
-addresses. The cluster works without them: if one fails, a warning is printed, and the other processes go on.
+addresses. The cluster works without them: if one fails, a warning is printed, and the other processes go on. Only an
+archive that the user names is checked before anything starts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from urllib.parse import quote
 from tallybook.client.client import Client
 from tallybook.core.errors import TallybookError
 from tallybook.core.settings import ClientSettings, OffloadSettings, RepairSettings
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.http.server import Listening, address_of, bind
+from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks, raise_defect
 
@@ -98,6 +101,21 @@ class LocalMaintenance:
             complain(f"{_NOT_ARCHIVED}: {error}")
         finally:
             listening.close()
+
+
+async def check_archive(url: str) -> None:
+    """Open an archive as the offloader will, and close it, so that a wrong URL is refused before the cluster starts.
+
+    Raises:
+        InvalidConfig: the URL or the environment is invalid, or an extra is not installed.
+        ArchiveDenied: the directory does not exist, or there are no credentials.
+        ArchiveUnavailable: the source of credentials does not answer.
+    """
+    with NeedsExtra("an archive"):
+        import tallybook.offload.service  # noqa: F401, PLC0415 (loads the libraries of the offloader)
+        from tallybook.archive.objects.open import open_store  # noqa: PLC0415
+    store = await open_store(url, RealClock(), SystemRng())
+    await store.close()
 
 
 def _prepare(model: type[S], warning: str) -> _Prepared[S] | None:

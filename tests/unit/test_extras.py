@@ -132,6 +132,23 @@ def test_the_command_line_names_an_absent_extra_in_one_line(hidden, words, messa
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("hidden", "url", "code", "message"),
+    [
+        (["pyarrow"], "file:///", 2, f"an archive needs pyarrow: {install('archive')}\n"),
+        (["botocore"], "s3://bucket", 2, f"s3:// needs botocore: {install('s3')}\n"),
+        ([], "file:///absent/archive", 4, "file:///absent/archive: the directory does not exist"),
+    ],
+)
+def test_up_starts_nothing_if_the_named_archive_cannot_be_opened(tmp_path, hidden, url, code, message):
+    data = tmp_path / "data"
+    words = ["tallybook", "up", "--data", str(data), "--archive", url]
+    done = without(hidden, f"from tallybook.cli.__main__ import main; sys.argv = {words}; main()")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"tallybook: {message}")
+    assert not data.exists()
+
+
 def test_a_cluster_on_this_machine_works_without_an_archive_and_names_the_extra(tmp_path):
     words = [
         "tallybook",
