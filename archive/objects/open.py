@@ -6,7 +6,7 @@
     az://container/prefix            a container of Azure Blob Storage; AZURE_* also name the account
     file:///srv/archive              a directory of this host, or of a file system that all hosts mount
     file:///./archive                relative to the working directory; also ../
-    memory:                          in this process, not persistent
+    memory:                          one store object alone, not persistent; for tests
 
 Opening does not send a request to a bucket. Nothing here relies on conditional writes (``If-None-Match``), which some
 stores accept and ignore: keys are unique, and the metadata store decides what counts.
@@ -41,8 +41,8 @@ from .port import ObjectStore
 from .retries import RetryingStore, RetryPolicy, RetrySettings
 
 _HELP: Final = (
-    "expected s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///path/of/directory "
-    "(file:///./path if relative) or memory:"
+    "expected s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path/of/directory "
+    "(file:///./path if relative)"
 )
 _S3_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _GCS_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
