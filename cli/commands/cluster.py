@@ -271,8 +271,8 @@ def audit(
 
     Prints the findings. Exit code 1 if ledgers have too few good copies; with --wait, if they still have then. Ledgers
     that only leave a draining bookie have enough copies. With --pause or --resume the command does only that: while the
-    repair is paused, the auditor continues to report, and nothing is copied. 'cluster status' goes on to show the last
-    audit by a repair process.
+    repair is paused, the auditor continues to report, and nothing is copied. The findings are only printed: 'cluster
+    status' shows those of the last audit by 'repair run', which knows how long each bookie has been away.
     """
     if pause and resume:
         raise InvalidArgument("either --pause or --resume")
