@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 JOURNAL: Final = "journal"

@@ -1,10 +1,10 @@
-"""Catalogue of the spans of a bookie. docs/operate/tracing.md shows it."""
+"""Catalog of the spans of a bookie. docs/operate/tracing.md shows it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tallybook.runtime.tracing.catalogue import SpanInfo
+from tallybook.runtime.tracing.catalog import SpanInfo
 
 SERVE: Final = "bookie.serve"
 JOURNAL: Final = "bookie.journal"

@@ -288,7 +288,7 @@ class Client:
             InvalidArgument: not a ledger id.
         """
         known = await self._read(ledger_id)
-        self.authorise(known.value, password)
+        self.authorize(known.value, password)
         # Removed while in use: of two concurrent calls only one may become the writer.
         token = self._unsettled.pop(ledger_id, None) or self.world.rng.uuid()
         try:
@@ -397,7 +397,7 @@ class Client:
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
         metadata = await self.ledger_metadata(ledger_id)
-        self.authorise(metadata, password)
+        self.authorize(metadata, password)
         if recover and not metadata.closed:
             metadata = await self.recover_ledger(ledger_id, password=password)
         _, signing = ledger_keys(metadata, password)
@@ -445,7 +445,7 @@ class Client:
         """The context of a ledger's recovery, the ledger key and the digest key."""
         world = self.world
         metadata = await self.ledger_metadata(ledger_id)
-        self.authorise(metadata, password)
+        self.authorize(metadata, password)
         key, signing = ledger_keys(metadata, password)
 
         def reader_of(metadata: LedgerMetadata, last: int) -> LedgerReader:
@@ -524,13 +524,13 @@ class Client:
             InvalidArgument: not a ledger id.
         """
         ledger = await self.ledger_metadata(ledger_id)
-        self.authorise(ledger, password)
+        self.authorize(ledger, password)
         use = None if force else await describe_stream_use(self.world.store, ledger)
         if use is not None:
             raise LedgerInUse(f"ledger {ledger_id} is {use}: delete or truncate the stream, or force the deletion")
         await self._updater.delete(ledger_id)
 
-    def authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
+    def authorize(self, metadata: LedgerMetadata, password: bytes) -> None:
         """Check the password of a ledger.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.catalogue import ErrorCounts
+from tallybook.runtime.metrics.catalog import ErrorCounts
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 

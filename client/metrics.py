@@ -14,7 +14,7 @@ from tallybook.archive.metrics import ARCHIVE_METRICS, ARCHIVE_READER_METRICS
 from tallybook.metadata.metered_store import METADATA_METRICS
 from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.metrics.usage import MetricValue
-from tallybook.runtime.tracing.catalogue import TRACE_METRICS
+from tallybook.runtime.tracing.catalog import TRACE_METRICS
 
 from .client import Client
 from .stats import CLIENT_METRICS
@@ -36,7 +36,7 @@ def collector(client: HasStats) -> StatsCollector:
     with NeedsExtra("tallybook.client.metrics"):
         from tallybook.runtime.metrics.registry import StatsCollector  # noqa: PLC0415
 
-    archive = (*ARCHIVE_METRICS.catalogue, *ARCHIVE_READER_METRICS.catalogue)
+    archive = (*ARCHIVE_METRICS.catalog, *ARCHIVE_READER_METRICS.catalog)
     return StatsCollector((*CLIENT_METRICS, *TRACE_METRICS, *archive), client.stats)
 
 
@@ -47,8 +47,8 @@ def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True,
         with_metadata: add the load on the metadata store.
         with_archive: add the load on the object store; off if the process counts that itself.
     """
-    archive = ARCHIVE_METRICS.catalogue if with_archive else ()
-    metrics.add((*CLIENT_METRICS, *TRACE_METRICS, *archive, *ARCHIVE_READER_METRICS.catalogue), client.stats)
+    archive = ARCHIVE_METRICS.catalog if with_archive else ()
+    metrics.add((*CLIENT_METRICS, *TRACE_METRICS, *archive, *ARCHIVE_READER_METRICS.catalog), client.stats)
     load = client.world.metadata_load
     if with_metadata and load is not None:
         metrics.add_part(METADATA_METRICS, load)

@@ -37,4 +37,4 @@ _OWN: Final = (
     )
 )
 
-CLIENT_METRICS: Final = (*_OWN.catalogue, *load.METRICS.catalogue)
+CLIENT_METRICS: Final = (*_OWN.catalog, *load.METRICS.catalog)

@@ -26,7 +26,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rate_limited_log import LogRateLimiter
 from tallybook.runtime.security.reauthorization import run_while_authorized
-from tallybook.runtime.tracing.catalogue import SpanInfo
+from tallybook.runtime.tracing.catalog import SpanInfo
 from tallybook.runtime.tracing.port import NO_TRACER, Span, SpanKind, Tracer, begin, whole
 from tallybook.runtime.tracing.traceparent import decode_traceparent
 

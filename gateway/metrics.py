@@ -1,4 +1,4 @@
-"""Metrics of a gateway: catalogue and counters."""
+"""Metrics of a gateway: catalog and counters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import Busy, CreditExceeded, Fault, QuotaExceeded, TallybookError
 from tallybook.core.settings import GatewaySettings
-from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricKind
+from tallybook.runtime.metrics.catalog import ErrorCounts, MetricKind
 from tallybook.runtime.metrics.histogram import LONG_SECONDS, Histogram
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.stream.records.dedup import DedupMemory

@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, TallybookError
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.catalogue import ErrorCounts
+from tallybook.runtime.metrics.catalog import ErrorCounts
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
 

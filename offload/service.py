@@ -92,7 +92,7 @@ class OffloadService:
         metrics = Metrics()
         numbers = ArchiveNumbers(self._archive.store.retries, self._archive.encrypted_store)
         metrics.add(
-            OFFLOAD_METRICS.catalogue, lambda: OFFLOAD_METRICS.readings(OffloadNumbers(self._offloader, self._leads))
+            OFFLOAD_METRICS.catalog, lambda: OFFLOAD_METRICS.readings(OffloadNumbers(self._offloader, self._leads))
         )
         metrics.add_part(ARCHIVE_METRICS, numbers)
         if self._archive.metadata_load is not None:

@@ -37,7 +37,7 @@ from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng
 from tallybook.wire.batches import WRITER_RETURN_SECONDS

@@ -119,7 +119,7 @@ class RepairService:
         """The metrics of /metrics."""
         metrics = Metrics()
         metrics.add(
-            REPAIR_METRICS.catalogue,
+            REPAIR_METRICS.catalog,
             lambda: REPAIR_METRICS.readings(RepairNumbers(self.auditor, self.replicator, self._copier, self._leads)),
         )
         show_client(metrics, self._client)

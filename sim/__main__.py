@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from .bugs.catalogue import BUGS, planted
+from .bugs.catalog import BUGS, planted
 from .bugs.search import search
 from .bugs.table import row, with_table
 from .many import run_many, say, show_failure

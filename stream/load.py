@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.catalog import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import MetricValue, Series

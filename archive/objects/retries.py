@@ -25,11 +25,11 @@ from tallybook.core.errors import ArchiveBusy, ArchiveUnavailable, Outcome, Tall
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.concurrency.backoff import Backoff
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import BusyTimer, Meter
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tracing.catalogue import SpanInfo
+from tallybook.runtime.tracing.catalog import SpanInfo
 from tallybook.runtime.tracing.port import SpanKind, current_span, part
 
 from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload

@@ -20,7 +20,7 @@ from tallybook.core.settings import JournalSettings
 from tallybook.core.settings.types import MAX_DIRECTORIES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk.port import Disk
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.histogram import merged
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.rng import Rng

@@ -94,7 +94,7 @@ class KeyVerification:
                 continue
             await self._look_up(ledger)
 
-    async def authorise(self, ledger: Ledger, key: bytes) -> None:
+    async def authorize(self, ledger: Ledger, key: bytes) -> None:
         """Learn the verifier and check ``key`` against it.
 
         Raises:

@@ -47,7 +47,7 @@ from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.security.in_flight import RequestsInFlight
 from tallybook.runtime.security.server_security import security_of_server
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, run_until_set
-from tallybook.runtime.tracing.catalogue import TRACE_METRICS
+from tallybook.runtime.tracing.catalog import TRACE_METRICS
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.runtime.tracing.port import Tracer
 from tallybook.runtime.tuning import settle_memory
@@ -217,8 +217,8 @@ class _BookieProcess:
         service = BookieService(
             bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, denials, in_flight
         )
-        metrics.add(BOOKIE_METRICS.catalogue, bookie.readings)
-        metrics.add(SERVICE_METRICS.catalogue, service.readings)
+        metrics.add(BOOKIE_METRICS.catalog, bookie.readings)
+        metrics.add(SERVICE_METRICS.catalog, service.readings)
         transport = bookie_transport(
             max_streams=settings.admission.max_streams,
             max_connections=self._max_connections,

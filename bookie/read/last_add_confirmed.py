@@ -76,7 +76,7 @@ class LastAddConfirmed:
             Busy: the journal has no space for the record.
         """
         async with self._table.using(ledger_id) as ledger:
-            await self._verifiers.authorise(ledger, key)
+            await self._verifiers.authorize(ledger, key)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
             if lac > ledger.lac:

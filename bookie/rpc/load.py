@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricKind
+from tallybook.runtime.metrics.catalog import ErrorCounts, MetricKind
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.wire.inspection import INSPECTION_ASKS
 

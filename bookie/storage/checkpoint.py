@@ -27,7 +27,7 @@ from typing import Final, Protocol, TypeVar
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DiskFailed, DiskFull, RequestTimeout, check
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.histogram import LONG_SECONDS
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import BusyTimer, Meter

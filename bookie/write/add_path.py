@@ -183,7 +183,7 @@ class AddPath:
     async def force(self, ledger_id: int, key: bytes) -> None:
         """See ``LedgerStore.force``."""
         async with self._table.using(ledger_id) as ledger:
-            await self._verifiers.authorise(ledger, key)
+            await self._verifiers.authorize(ledger, key)
             if ledger.refuses_add:
                 raise error_from_wire(ledger.refuses_add, f"ledger {ledger_id}: force refused")
             await self._commits.durable(ledger)

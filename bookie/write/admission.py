@@ -25,7 +25,7 @@ from tallybook.core.add_kind import AddKind
 from tallybook.core.errors import BookieReadOnly, Busy, EntryTooLarge
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.core.settings import AdmissionSettings
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 from ..directories.watermarks import DiskPressure

@@ -47,7 +47,7 @@ class LedgerFencing:
 
     async def fence_durably(self, ledger: Ledger, key: bytes) -> None:
         """Set the fence, if it is not set yet, and wait until it and all adds before it are durable."""
-        await self._verifiers.authorise(ledger, key)
+        await self._verifiers.authorize(ledger, key)
         await self._fence(ledger)
 
     async def fence_closed(self, ledger_id: int) -> None:

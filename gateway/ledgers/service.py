@@ -90,7 +90,7 @@ class LedgerService:
         client, ledger_id = self._client, ledger_of(request)
         await self._authorizer.check_ledger(caller, Permission.WRITE, ledger_id)
         metadata = await client.ledger_metadata(ledger_id)
-        client.authorise(metadata, request.password)
+        client.authorize(metadata, request.password)
         stream = self._streams.get(ledger_id)
         if stream is not None:
             stream.close()

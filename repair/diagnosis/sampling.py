@@ -158,7 +158,7 @@ def metrics_address(info: BookieInfo) -> str:
 def _points_of(load: MetadataLoad) -> list[Point]:
     return [
         Point(sample.name, frozenset(sample.labels.items()), float(sample.value))
-        for family in StatsCollector(METADATA_METRICS.catalogue, partial(METADATA_METRICS.readings, load)).collect()
+        for family in StatsCollector(METADATA_METRICS.catalog, partial(METADATA_METRICS.readings, load)).collect()
         for sample in family.samples
     ]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ..metrics.catalogue import MetricKind
+from ..metrics.catalog import MetricKind
 from ..metrics.part_metrics import PartMetrics
 from ..security.connection_table import BOUND, PEER
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..clock import Clock
-from ..metrics.catalogue import MetricKind
+from ..metrics.catalog import MetricKind
 from ..metrics.histogram import LONG_SECONDS, Histogram
 from ..metrics.part_metrics import PartMetrics
 from ..security.connection_table import BOUND, PEER

@@ -1,4 +1,4 @@
-"""Metrics: counters and histograms that parts keep, their catalogues, and the Prometheus text format.
+"""Metrics: counters and histograms that parts keep, their catalogs, and the Prometheus text format.
 
 ``part_metrics`` is the entrance for a part that has metrics; ``registry`` collects all parts of a process and
 ``rendering`` writes the text; ``heap`` reads the allocators' counters. The text of other processes is read by

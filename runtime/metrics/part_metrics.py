@@ -6,7 +6,7 @@
         .meter("reads", "tallybook_bookie_read", "Reads from memory and disk", lambda reads: reads.meter)
     )
 
-The whole combines the metrics of its parts with ``of``. Catalogue and values come from the same declaration.
+The whole combines the metrics of its parts with ``of``. Catalog and values come from the same declaration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from tallybook.core.error_codes import error_classes
 
-from .catalogue import ERROR_LABEL, ErrorCounts, MetricInfo, MetricKind
+from .catalog import ERROR_LABEL, ErrorCounts, MetricInfo, MetricKind
 from .histogram import Histogram
 from .usage import Meter, MetricValue
 
@@ -51,7 +51,7 @@ class PartMetrics(Generic[P]):
 
     def __init__(self, metrics: Iterable[_Metric[P]] = ()) -> None:
         self._metrics = tuple(metrics)
-        self.catalogue = tuple(metric.info for metric in self._metrics)
+        self.catalog = tuple(metric.info for metric in self._metrics)
         """For ``registry.Metrics.add``, with ``readings``."""
 
     def counter(

@@ -2,7 +2,7 @@
 
 A part keeps plain numbers, and declares how each is named, described and read (``part_metrics``). A hot path pays one
 addition for a counter. A scrape takes one or two milliseconds of the event loop (``rendering``). The pages in
-docs/reference/metrics/ are generated from the catalogues.
+docs/reference/metrics/ are generated from the catalogs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from prometheus_client.registry import Collector
 from tallybook.core.errors import InvariantViolation
 
 from ..clock import Clock, RealClock
-from .catalogue import MetricInfo, MetricKind
+from .catalog import MetricInfo, MetricKind
 from .heap import heap_usage
 from .histogram import Histogram
 from .part_metrics import PartMetrics
-from .rendering import CatalogueText, series_lines
+from .rendering import CatalogText, series_lines
 from .usage import MetricValue, Series
 
 P = TypeVar("P")
@@ -105,12 +105,12 @@ class StatsCollector(Collector):
     """A collector of ``prometheus_client`` over a mapping of numbers.
 
     Args:
-        catalogue: the metrics; numbers that it does not name are not shown.
+        catalog: the metrics; numbers that it does not name are not shown.
         read: returns the current numbers.
     """
 
-    def __init__(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
-        self._catalogue = catalogue
+    def __init__(self, catalog: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
+        self._catalog = catalog
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
@@ -121,7 +121,7 @@ class StatsCollector(Collector):
         """The metrics with their current values."""
         stats = self._read()
         families: dict[str, _Family] = {}
-        for info in self._catalogue:
+        for info in self._catalog:
             if info.stat not in stats:
                 continue
             family = families.get(info.name)
@@ -158,7 +158,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._platform = CollectorRegistry()
-        self._parts: list[tuple[CatalogueText, Callable[[], Mapping[str, MetricValue]]]] = []
+        self._parts: list[tuple[CatalogText, Callable[[], Mapping[str, MetricValue]]]] = []
         self._series: list[tuple[Sequence[MetricInfo], Callable[[], Mapping[str, Series]]]] = []
         self.loop_lag = LoopLag()
         """Its ``watch`` is run by the HTTP server."""
@@ -168,22 +168,22 @@ class Metrics:
         build.labels(*_build()).set(1)
         self.add(PROCESS_METRICS, self._of_this_process)
 
-    def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
-        """Add metrics by their catalogue; ``read`` returns their current values."""
-        self._parts.append((CatalogueText(catalogue), read))
+    def add(self, catalog: Sequence[MetricInfo], read: Callable[[], Mapping[str, MetricValue]]) -> None:
+        """Add metrics by their catalog; ``read`` returns their current values."""
+        self._parts.append((CatalogText(catalog), read))
 
     def add_part(self, metrics: PartMetrics[P], part: P) -> None:
         """Add the metrics of one part."""
-        self.add(metrics.catalogue, partial(metrics.readings, part))
+        self.add(metrics.catalog, partial(metrics.readings, part))
 
-    def add_series(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Series]]) -> None:
+    def add_series(self, catalog: Sequence[MetricInfo], read: Callable[[], Mapping[str, Series]]) -> None:
         """Add metrics with ``MetricInfo.labels``. The part bounds the number of their series."""
-        self._series.append((catalogue, read))
+        self._series.append((catalog, read))
 
     def text(self) -> bytes:
         """All metrics in the Prometheus text format. Call it on the event loop, whose thread it measures."""
         lines = [line for text, read in self._parts for line in text.lines(read())]
-        lines += [line for catalogue, read in self._series for line in series_lines(catalogue, read())]
+        lines += [line for catalog, read in self._series for line in series_lines(catalog, read())]
         return generate_latest(self._platform) + "".join(lines).encode()
 
     def _of_this_process(self) -> dict[str, MetricValue]:

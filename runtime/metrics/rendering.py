@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from tallybook.core.errors import InvariantViolation
 
-from .catalogue import MetricInfo, MetricKind
+from .catalog import MetricInfo, MetricKind
 from .histogram import Histogram
 from .usage import MetricValue, Series
 
@@ -28,23 +28,23 @@ class _Family:
     """Each metric with the beginning of its line."""
 
 
-class CatalogueText:
+class CatalogText:
     """Renders the metrics of one part."""
 
-    def __init__(self, catalogue: Sequence[MetricInfo]) -> None:
+    def __init__(self, catalog: Sequence[MetricInfo]) -> None:
         families: dict[str, _Family] = {}
-        for info in catalogue:
+        for info in catalog:
             family = families.setdefault(info.name, _Family(_heading(info)))
             family.members.append((info, f"{info.name}{_labels(info)} "))
         self._families = tuple(families.values())
         self._spreads: dict[tuple[str, tuple[float, ...]], tuple[str, ...]] = {}
-        """The beginnings of the lines of each histogram, whose bounds are not in the catalogue."""
+        """The beginnings of the lines of each histogram, whose bounds are not in the catalog."""
 
     def lines(self, stats: Mapping[str, MetricValue]) -> Iterator[str]:
         """The lines of the metrics that have a value.
 
         Raises:
-            InvariantViolation: a value has another kind than in the catalogue.
+            InvariantViolation: a value has another kind than in the catalog.
         """
         for family in self._families:
             heading = family.heading
@@ -72,9 +72,9 @@ class CatalogueText:
             yield f"{beginning}{_written(count)}\n"
 
 
-def series_lines(catalogue: Sequence[MetricInfo], values: Mapping[str, Series]) -> Iterator[str]:
+def series_lines(catalog: Sequence[MetricInfo], values: Mapping[str, Series]) -> Iterator[str]:
     """The lines of metrics whose label values are known only now."""
-    for info in catalogue:
+    for info in catalog:
         series = values.get(info.stat)
         if series:
             yield _heading(info)

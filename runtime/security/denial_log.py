@@ -21,7 +21,7 @@ from tallybook.core.errors import AccessDenied, TallybookError, Unauthenticated,
 
 from ..audit import audit_denial
 from ..clock import Clock
-from ..metrics.catalogue import ERROR_LABEL, MetricKind
+from ..metrics.catalog import ERROR_LABEL, MetricKind
 from ..metrics.part_metrics import PartMetrics
 
 SPAN_SECONDS: Final = 60.0

@@ -35,7 +35,7 @@ from tallybook.core.trace_option import TraceOption
 
 from ..metrics.usage import MetricValue
 from ..settings import variable
-from .catalogue import MAX_ATTRIBUTE_CHARACTERS, MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, PREFIX
+from .catalog import MAX_ATTRIBUTE_CHARACTERS, MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, PREFIX
 from .port import Attribute, Span, SpanKind, current_span, header_above, is_decided
 from .traceparent import TraceContext, decode_traceparent
 

@@ -8,7 +8,7 @@ Only code that starts a root needs a tracer. All other code uses the *current* s
 that it starts. Most requests are not sampled and have none; then a part costs one lookup: no clock is read, no name is
 built and nothing is sent. ``otel`` implements real spans.
 
-Each part has a catalogue of its spans and their attributes (``catalogue``).
+Each part has a catalog of its spans and their attributes (``catalog``).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Tracer(Protocol):
         """The header of the current sampled span; empty: there is none."""
 
     def readings(self) -> Mapping[str, MetricValue]:
-        """Values of ``catalogue.TRACE_METRICS``."""
+        """Values of ``catalog.TRACE_METRICS``."""
 
     async def close(self) -> None:
         """Send queued spans, for a few seconds at most."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..configuration.run_configuration import configuration_of_seed
 from ..one_seed import run_quietly
-from .catalogue import BUGS, planted
+from .catalog import BUGS, planted
 
 
 class Detection(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .catalogue import BUGS
+from .catalog import BUGS
 from .search import Search
 
 BEGIN: Final = "<!-- written by `python -m tallybook.sim bugs --write` -->"

@@ -15,7 +15,7 @@ from tallybook.bookie.storage.entry_log.logs import Appender
 from tallybook.core.errors import NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.sim.bugs.catalogue import planted
+from tallybook.sim.bugs.catalog import planted
 from tallybook.sim.deterministic import CrashFound, CrashOptions, Promises, SimDisk, enumerate_crashes
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 from tallybook.sim.stage.left_disk import bookie_on, disk_after, pieces_cut, rows_without_logs, truncated_logs

@@ -384,8 +384,8 @@ async def said_of_bookie(node: OnRocksDB) -> Diagnosis:
     """The diagnosis of a cluster of this bookie alone."""
     clock, tasks, metrics = RealClock(), Tasks("bookie", pytest.fail), Metrics()
     service = BookieService(node.bookie, node.settings, clock, tasks, "", pytest.fail)
-    metrics.add(BOOKIE_METRICS.catalogue, node.bookie.readings)
-    metrics.add(SERVICE_METRICS.catalogue, service.readings)
+    metrics.add(BOOKIE_METRICS.catalog, node.bookie.readings)
+    metrics.add(SERVICE_METRICS.catalog, service.readings)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(tasks.close)
         metadata = await undo.enter_async_context(MemoryMetadata(SeededRng(2)).client())

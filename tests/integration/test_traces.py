@@ -20,7 +20,7 @@ from tallybook.core.settings import ClientSettings, GatewaySettings
 from tallybook.gateway.server import serving
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
-from tallybook.runtime.tracing.catalogue import MAX_ATTRIBUTE_CHARACTERS, PREFIX
+from tallybook.runtime.tracing.catalog import MAX_ATTRIBUTE_CHARACTERS, PREFIX
 
 from ..spans import SPAN_NAMES
 
@@ -126,8 +126,8 @@ def client(cluster: Any, traces: str) -> Client:
     return Client(cluster.metadata, ClientSettings(traces=traces))
 
 
-def check_catalogue(spans: list[Heard]) -> None:
-    """All names and values of spans are in the catalogue, and are short."""
+def check_catalog(spans: list[Heard]) -> None:
+    """All names and values of spans are in the catalog, and are short."""
     for span in spans:
         info = SPAN_NAMES[span.name]
         assert info.where == span.service.removeprefix("tallybook-") or span.service == "tallybook-gateway"
@@ -156,7 +156,7 @@ async def test_one_add_is_one_tree_from_the_client_to_the_journals_of_three_book
         lambda span: span.name == "tallybook.add" and span.attributes["ledger_id"] == ledger_id,
         *3 * ("bookie.journal.write",),
     )
-    check_catalogue(spans)
+    check_catalog(spans)
     [add] = [span for span in spans if not span.parent_id]
     assert add.attributes == {
         "ledger_id": ledger_id, "first_entry_id": 0, "last_entry_id": 2, "entries": 3, "payload_bytes": 3 * len(SECRET),
@@ -202,7 +202,7 @@ async def test_one_read_is_one_tree_and_says_where_the_bytes_were(traced, endpoi
     spans = await endpoint.trace(
         lambda span: span.name == "tallybook.read" and span.attributes["ledger_id"] == writer.id, "bookie.serve"
     )
-    check_catalogue(spans)
+    check_catalog(spans)
     [read] = [span for span in spans if not span.parent_id]
     [request] = children(spans, read, "tallybook.request")
     [serve] = children(spans, request, "bookie.serve")
@@ -238,7 +238,7 @@ async def test_a_read_out_of_the_archive_has_the_reads_of_the_object_store(cli, 
     spans = await endpoint.trace(
         lambda span: span.name == "tallybook.read" and span.attributes["ledger_id"] == writer.id, "objects.read"
     )
-    check_catalogue(spans)
+    check_catalog(spans)
     [read] = [span for span in spans if not span.parent_id]
     [archive] = children(spans, read, "tallybook.archive")
     objects = children(spans, archive, "objects.read")
@@ -274,7 +274,7 @@ async def test_the_trace_of_a_gateway_caller_is_continued_or_ignored(traced, end
         lambda span: span.name == "gateway.call" and span.parent_id == CALLER[-16:],
         *3 * ("bookie.journal.write",),
     )
-    check_catalogue(spans)
+    check_catalog(spans)
     [call] = [span for span in spans if span.name == "gateway.call"]
     assert call.attributes["method"] == "LedgerService/Append"
     [add] = children(spans, call, "tallybook.add")

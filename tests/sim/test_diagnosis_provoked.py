@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tallybook.bookie.rpc.service import BookieService
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
 from tallybook.client.connection.pool import BookieConnections
 from tallybook.client.load import METRICS as CONNECTION_METRICS
 from tallybook.client.stats import CLIENT_METRICS
@@ -43,9 +43,9 @@ WARM_UP_SECONDS, WATCHED_SECONDS = 2.0, 5.0
 RETRY_SECONDS = 0.05
 
 
-def shown(name: str, at: float, catalogue: Sequence[MetricInfo], readings: Any) -> Sample:
+def shown(name: str, at: float, catalog: Sequence[MetricInfo], readings: Any) -> Sample:
     """Present metrics of a process."""
-    families = StatsCollector(catalogue, lambda: readings).collect()
+    families = StatsCollector(catalog, lambda: readings).collect()
     points = [Point(each.name, frozenset(each.labels.items()), each.value) for f in families for each in f.samples]
     return Sample(name, at, points)
 
@@ -67,7 +67,7 @@ class Watched:
         """Present metrics of all bookies."""
         now, nodes = self.world.clock.monotonic(), {"b0": self.other, "b1": self.node}
         readings = {name: {**node.bookie.readings(), "streams": 3} for name, node in nodes.items()}
-        return {name: shown(name, now, ALL_CATALOGUES["A bookie"], each) for name, each in readings.items()}
+        return {name: shown(name, now, ALL_CATALOGS["A bookie"], each) for name, each in readings.items()}
 
     async def diagnosis(self) -> Diagnosis:
         await self.world.clock.sleep(WARM_UP_SECONDS)
@@ -259,7 +259,7 @@ def test_a_network_that_takes_longer_than_the_bookies_is_named(delay_seconds: fl
 
             one.tasks.spawn(write(), name="write")
             await world.clock.sleep(WARM_UP_SECONDS)
-            look = partial(shown, "g1", catalogue=CLIENT_METRICS)
+            look = partial(shown, "g1", catalog=CLIENT_METRICS)
             before = {
                 **one.samples(),
                 "g1": look(at=world.clock.monotonic(), readings=CONNECTION_METRICS.readings(pool.load)),

@@ -10,7 +10,7 @@ import pytest
 
 from tallybook.sim import __main__ as command
 from tallybook.sim.bugs.bug import Bug
-from tallybook.sim.bugs.catalogue import BUGS, planted
+from tallybook.sim.bugs.catalog import BUGS, planted
 from tallybook.sim.bugs.search import Detection, Search, parse_failure, search
 from tallybook.sim.bugs.storage import STORAGE_BUGS
 from tallybook.sim.bugs.table import BEGIN, END, NOT_FOUND, with_table

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tallybook.runtime.rng import Rng, SeededRng
-from tallybook.sim.bugs.catalogue import BUGS, planted
+from tallybook.sim.bugs.catalog import BUGS, planted
 from tallybook.sim.checks.restored_store import Restoration
 from tallybook.sim.configuration.run_configuration import MISSING_SECONDS, draw_configuration
 from tallybook.sim.deterministic import World, run_seed

@@ -22,7 +22,7 @@ async def test_caches_of_an_archive_are_as_large_as_configured(tmp_path: Path) -
     assert archive.readings() == {}, "nothing is opened to be looked at"
     await archive._opened()
     told = archive.readings()
-    assert set(told) == {info.stat for info in (*ARCHIVE_METRICS.catalogue, *ARCHIVE_READER_METRICS.catalogue)}
+    assert set(told) == {info.stat for info in (*ARCHIVE_METRICS.catalog, *ARCHIVE_READER_METRICS.catalog)}
     assert (told["cache_max_bytes_index"], told["cache_max_bytes_pages"]) == (64 * KIB, 32 * KIB)
     await archive.close()
     await metadata.close()

@@ -6,7 +6,7 @@ from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.gateway.console.scrape import NUMBERS, TIMES, times
 from tallybook.repair.diagnosis.samples import Point, Sample
 from tallybook.runtime.http.scrape import parse_series
-from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.catalog import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.metrics.registry import Metrics
 
@@ -31,7 +31,7 @@ def test_histograms_are_reported_by_bound_and_the_last_one_has_none():
 
 
 def test_every_metric_that_is_asked_for_is_one_that_bookies_have():
-    kinds = {info.name: info.kind for info in BOOKIE_METRICS.catalogue}
+    kinds = {info.name: info.kind for info in BOOKIE_METRICS.catalog}
     asked = {name for name in NUMBERS if not name.startswith("process_")}
     assert asked <= {name for name, kind in kinds.items() if kind is not MetricKind.HISTOGRAM}
     assert {kinds.get(name.removesuffix("_bucket")) for name in TIMES} == {MetricKind.HISTOGRAM}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
-from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
+from tallybook.runtime.metrics.catalog import MetricInfo, MetricKind
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana/dashboards/tallybook.json").read_text())
@@ -49,7 +49,7 @@ WORDS = {
 def series() -> dict[str, set[str]]:
     """The names of series that processes show, and the labels of each."""
     found: dict[str, set[str]] = {name: set() for name in OF_PROMETHEUS}
-    for info in [info for catalogue in ALL_CATALOGUES.values() for info in catalogue]:
+    for info in [info for catalog in ALL_CATALOGS.values() for info in catalog]:
         for name, labels in shown(info):
             found.setdefault(name, set()).update(labels)
     return found

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import BookieUnavailable, MetadataUnavailable
 from tallybook.metadata.metered_store import MetadataLoad
@@ -23,7 +23,7 @@ from tallybook.repair.diagnosis.samples import Point, Sample, SampleDelta
 from tallybook.repair.diagnosis.sampling import THIS_COMMAND, ClusterSampler
 from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.catalog import MetricKind
 
 SECONDS = 10.0
 Numbers = dict[str, float]
@@ -57,7 +57,7 @@ BOOKIE: Numbers = {
     "tallybook_metadata_read_seconds_count": 10,
 }
 """One that is well and has something to do."""
-GAUGES = {info.name for catalogue in ALL_CATALOGUES.values() for info in catalogue if info.kind is MetricKind.GAUGE}
+GAUGES = {info.name for catalog in ALL_CATALOGS.values() for info in catalog if info.kind is MetricKind.GAUGE}
 
 
 def sample(name: str, at: float, numbers: Numbers, part: float) -> Sample:
@@ -301,7 +301,7 @@ def test_any_numbers_give_a_verdict_and_every_finding_has_evidence_above_its_thr
 
 def test_every_number_that_is_looked_at_is_one_that_a_process_shows():
     shown = {"process_cpu_seconds_total"}
-    for info in chain.from_iterable(ALL_CATALOGUES.values()):
+    for info in chain.from_iterable(ALL_CATALOGS.values()):
         shown |= {info.name, f"{info.name}_sum", f"{info.name}_count"}
     for module in (bookie, network, processes, verdict):
         source = Path(str(module.__file__)).read_text().replace("{way}", "read")

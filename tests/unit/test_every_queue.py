@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
@@ -170,8 +170,8 @@ def test_what_is_said_to_be_shown_or_excused_is_there():
     assert all(EXCUSED.values())
 
 
-def test_what_a_queue_or_cache_is_shown_by_is_in_a_catalogue():
-    names = {info.name for catalogue in ALL_CATALOGUES.values() for info in catalogue}
+def test_what_a_queue_or_cache_is_shown_by_is_in_a_catalog():
+    names = {info.name for catalog in ALL_CATALOGS.values() for info in catalog}
     assert sorted(set(SHOWN.values()) - names) == []
 
 

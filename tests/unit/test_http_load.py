@@ -186,4 +186,4 @@ def test_a_request_is_timed_until_it_is_over_and_a_strange_status_makes_no_serie
         load.answered(999)
     readings = HTTP_METRICS.readings(load)
     assert readings["seconds_reads"].sum == 3.0  # type: ignore[union-attr]
-    assert set(readings) == {info.stat for info in HTTP_METRICS.catalogue}
+    assert set(readings) == {info.stat for info in HTTP_METRICS.catalog}

@@ -159,7 +159,7 @@ async def test_concurrent_users_of_an_unknown_ledger_share_one_read_of_the_metad
 
     verifiers = KeyVerification(lookup)
     known, unknown = Ledger(1, LedgerRow()), Ledger(2, LedgerRow())
-    waiting = [asyncio.create_task(verifiers.authorise(known, key)) for key in (b"k", b"k", b"x")]
+    waiting = [asyncio.create_task(verifiers.authorize(known, key)) for key in (b"k", b"k", b"x")]
     lost = [asyncio.create_task(verifiers.learn(unknown)) for _ in range(2)]
     await asyncio.sleep(0)
     gate.set()

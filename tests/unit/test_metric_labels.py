@@ -13,7 +13,7 @@ from tallybook.bookie.rpc.load import METRICS as REQUEST_METRICS
 from tallybook.bookie.rpc.load import REQUEST_KINDS, ServiceLoad
 from tallybook.bookie.rpc.service import BookieService
 from tallybook.bookie.storage.checkpoint import STAGES
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
 from tallybook.client.load import METRICS, ClientLoad
 from tallybook.client.stats import CLIENT_METRICS
 from tallybook.core.access import OpenAccess
@@ -32,7 +32,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc.load import ABOUT, CODES, GRPC_METRICS, GrpcLoad
 from tallybook.runtime.http.load import DROPS, HTTP_METRICS, ROUTES, STATUSES, HttpLoad
 from tallybook.runtime.http.server import READY_METRICS
-from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.catalog import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import SECONDS
 from tallybook.runtime.metrics.registry import StatsCollector
 from tallybook.runtime.metrics.usage import Meter, MetricValue
@@ -52,7 +52,7 @@ REPLICATOR: Any = SimpleNamespace(totals=ReplicatorTotals(), mending=Meter(RealC
 COPIER: Any = SimpleNamespace(copied_batches=0, copied_bytes=0)
 CERTIFICATE = SimpleNamespace(expires_at=datetime.now(UTC))
 
-EVERYTHING = [info for catalogue in ALL_CATALOGUES.values() for info in catalogue]
+EVERYTHING = [info for catalog in ALL_CATALOGS.values() for info in catalog]
 BOUNDED = {
     "answer": {"ok", "busy", "failed", "refused"},
     "cache": {"index", "pages"},
@@ -77,7 +77,7 @@ BOUNDED = {
 CHOSEN_BY_USERS = {"namespace", "stream", "subscription"}
 """Labels of ``LAG_METRICS``; a sweep measures a bounded number of subscriptions."""
 MOST_SERIES = 700
-"""The maximum number of series of one catalogue; a histogram has one for each of its buckets."""
+"""The maximum number of series of one catalog; a histogram has one for each of its buckets."""
 
 
 def test_a_metric_has_a_label_that_is_known_with_a_value_that_is_known():
@@ -88,15 +88,15 @@ def test_a_metric_has_a_label_that_is_known_with_a_value_that_is_known():
     assert {label for info in EVERYTHING for label in info.labels} == CHOSEN_BY_USERS
 
 
-@pytest.mark.parametrize("catalogue", ALL_CATALOGUES.values(), ids=ALL_CATALOGUES)
-def test_a_process_shows_no_more_series_than_its_catalogues_have_lines(catalogue: tuple[MetricInfo, ...]):
-    series = sum(len(SECONDS) + 3 if info.kind is MetricKind.HISTOGRAM else 1 for info in catalogue)
+@pytest.mark.parametrize("catalog", ALL_CATALOGS.values(), ids=ALL_CATALOGS)
+def test_a_process_shows_no_more_series_than_its_catalogs_have_lines(catalog: tuple[MetricInfo, ...]):
+    series = sum(len(SECONDS) + 3 if info.kind is MetricKind.HISTOGRAM else 1 for info in catalog)
     assert series <= MOST_SERIES
 
 
-def test_a_number_and_a_name_with_its_label_stand_in_one_line_of_all_catalogues():
-    for catalogue in ALL_CATALOGUES.values():
-        stats = [info.stat for info in catalogue]
+def test_a_number_and_a_name_with_its_label_stand_in_one_line_of_all_catalogs():
+    for catalog in ALL_CATALOGS.values():
+        stats = [info.stat for info in catalog]
         assert len(stats) == len(set(stats))
     shown = [(info.name, info.label) for info in EVERYTHING]
     assert len(shown) == len(set(shown))
@@ -104,12 +104,12 @@ def test_a_number_and_a_name_with_its_label_stand_in_one_line_of_all_catalogues(
     assert len(kinds) == len({name for name, *_ in kinds})
 
 
-def test_a_metric_of_any_name_that_is_not_in_the_catalogue_is_not_shown():
+def test_a_metric_of_any_name_that_is_not_in_the_catalog_is_not_shown():
     def read() -> dict[str, float]:
         return {"calls": 1, **{f'ledger{{id="{at}"}}\n': at for at in range(1000)}}
 
-    catalogue = (MetricInfo("calls", "tallybook_calls_total", MetricKind.COUNTER, "Calls."),)
-    [family] = StatsCollector(catalogue, read).collect()
+    catalog = (MetricInfo("calls", "tallybook_calls_total", MetricKind.COUNTER, "Calls."),)
+    [family] = StatsCollector(catalog, read).collect()
     assert len(family.samples) == 1
 
 
@@ -153,7 +153,7 @@ def client_stats() -> dict[str, MetricValue]:
     ],
 )
 def test_every_metric_has_a_value(metrics, part):
-    assert set(metrics.readings(part)) == {info.stat for info in metrics.catalogue}
+    assert set(metrics.readings(part)) == {info.stat for info in metrics.catalog}
 
 
 def test_every_metric_of_a_client_has_a_value():
@@ -179,5 +179,5 @@ def test_a_bookie_shows_a_value_for_each_of_its_metrics():
         return readings
 
     others = {f"journal_device_seconds_{at}" for at in range(1, MAX_DIRECTORIES)}
-    metrics = {info.stat for info in ALL_CATALOGUES["A bookie"]}
+    metrics = {info.stat for info in ALL_CATALOGS["A bookie"]}
     assert run_seed(1, main).value == metrics - others, "it has one journal"

@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
 from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.catalog import MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import LONG_SECONDS, SECONDS, Histogram
 from tallybook.runtime.metrics.registry import StatsCollector
-from tallybook.runtime.metrics.rendering import CatalogueText, series_lines
+from tallybook.runtime.metrics.rendering import CatalogText, series_lines
 from tallybook.runtime.metrics.usage import MetricValue
 
 VALUES = (0, 1, True, 0.25, 12_345_678, 1e16, 5e-7, math.inf, -math.inf)
@@ -31,38 +31,38 @@ def read(text: str) -> list[tuple[object, ...]]:
     return [(one.name, one.type, one.documentation, one.samples) for one in text_string_to_metric_families(text)]
 
 
-def theirs(catalogue: tuple[MetricInfo, ...], stats: dict[str, MetricValue]) -> str:
+def theirs(catalog: tuple[MetricInfo, ...], stats: dict[str, MetricValue]) -> str:
     registry = CollectorRegistry()
-    registry.register(StatsCollector(catalogue, lambda: stats))
+    registry.register(StatsCollector(catalog, lambda: stats))
     return generate_latest(registry).decode()
 
 
-@pytest.mark.parametrize("catalogue", ALL_CATALOGUES.values(), ids=ALL_CATALOGUES)
-def test_every_catalogue_is_written_as_prometheus_client_writes_it(catalogue):
-    text = CatalogueText(catalogue)
+@pytest.mark.parametrize("catalog", ALL_CATALOGS.values(), ids=ALL_CATALOGS)
+def test_every_catalog_is_written_as_prometheus_client_writes_it(catalog):
+    text = CatalogText(catalog)
     for turn in range(3):
         stats: dict[str, MetricValue] = {
             info.stat: spread(*VALUES[:turn], bounds=SECONDS if at % 2 else LONG_SECONDS)
             if info.kind is MetricKind.HISTOGRAM
             else VALUES[(at + turn) % len(VALUES)]
-            for at, info in enumerate(catalogue)
+            for at, info in enumerate(catalog)
             if (at + turn) % 5
         }
-        assert read("".join(text.lines(stats))) == read(theirs(catalogue, stats)) != []
+        assert read("".join(text.lines(stats))) == read(theirs(catalog, stats)) != []
 
 
 def test_of_a_family_without_a_number_there_is_not_even_a_heading():
-    catalogue = (
+    catalog = (
         MetricInfo("a", "a_total", MetricKind.COUNTER, "A."),
         MetricInfo("b", "b", MetricKind.GAUGE, "B\\ and\nb."),
     )
-    assert "".join(CatalogueText(catalogue).lines({"b": 1})) == theirs(catalogue, {"b": 1})
+    assert "".join(CatalogText(catalog).lines({"b": 1})) == theirs(catalog, {"b": 1})
 
 
 @pytest.mark.parametrize(("kind", "value"), [(MetricKind.HISTOGRAM, 1.0), (MetricKind.GAUGE, Histogram())])
-def test_a_number_of_another_kind_than_its_catalogue_says_is_a_defect(kind, value):
+def test_a_number_of_another_kind_than_its_catalog_says_is_a_defect(kind, value):
     with pytest.raises(InvariantViolation, match="waits is no"):
-        list(CatalogueText((MetricInfo("waits", "waits", kind, "Waits."),)).lines({"waits": value}))
+        list(CatalogText((MetricInfo("waits", "waits", kind, "Waits."),)).lines({"waits": value}))
 
 
 def test_names_that_users_choose_are_escaped_as_label_values():

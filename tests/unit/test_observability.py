@@ -16,14 +16,14 @@ from tallybook.archive.metrics import ARCHIVE_METRICS, ArchiveNumbers
 from tallybook.archive.objects.encryption.store import EncryptedStore
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.retries import RetryPolicy
-from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+from tallybook.cli.metric_catalogs import ALL_CATALOGS
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.offload.metrics import OFFLOAD_METRICS, OffloadNumbers
 from tallybook.offload.totals import Backlog, Totals
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http.scrape import parse_metrics
 from tallybook.runtime.http.server import HttpServer
-from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind
+from tallybook.runtime.metrics.catalog import MetricInfo, MetricKind
 from tallybook.runtime.metrics.heap import heap_usage
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.rng import SeededRng
@@ -48,13 +48,13 @@ def died(name: str, error: BaseException) -> None:
 async def test_health_readiness_and_metrics_are_served() -> None:
     metrics = Metrics()
     numbers = {"count": 3.0, "hits": 1.0, "misses": 2.0, "unnamed": 9.0}
-    catalogue = (
+    catalog = (
         MetricInfo("count", "things_total", MetricKind.COUNTER, "Things."),
         MetricInfo("hits", "looks_total", MetricKind.COUNTER, "Looks.", ("found", "yes")),
         MetricInfo("misses", "looks_total", MetricKind.COUNTER, "Looks.", ("found", "no")),
         MetricInfo("later", "later", MetricKind.GAUGE, "Not there yet."),
     )
-    metrics.add(catalogue, lambda: numbers)
+    metrics.add(catalog, lambda: numbers)
     reason: str | None = "booting"
     tasks = Tasks("test", died)
     server = HttpServer(metrics, lambda: reason)
@@ -129,7 +129,7 @@ async def test_the_metrics_of_an_offloader_are_rendered() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    for info in itertools.chain.from_iterable(ALL_CATALOGUES.values()):
+    for info in itertools.chain.from_iterable(ALL_CATALOGS.values()):
         assert info.name.startswith("tallybook_")
         assert info.name.endswith("_total") == (info.kind is MetricKind.COUNTER), info.name
         assert info.help.endswith(".")

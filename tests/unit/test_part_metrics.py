@@ -1,4 +1,4 @@
-"""Metrics declared with the way to read them: one declaration gives the catalogue and the values."""
+"""Metrics declared with the way to read them: one declaration gives the catalog and the values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tallybook.core.error_codes import error_classes
 from tallybook.core.errors import Busy
-from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricInfo, MetricKind
+from tallybook.runtime.metrics.catalog import ErrorCounts, MetricInfo, MetricKind
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
@@ -48,8 +48,8 @@ SERVER = (
 
 def test_a_whole_has_the_metrics_and_the_values_of_its_parts() -> None:
     server = Server(Cache())
-    assert [info.stat for info in SERVER.catalogue] == ["calls", "bytes", "seconds", "hits_in_memory", "hits_on_disk"]
-    assert SERVER.catalogue[3] == MetricInfo(
+    assert [info.stat for info in SERVER.catalog] == ["calls", "bytes", "seconds", "hits_in_memory", "hits_on_disk"]
+    assert SERVER.catalog[3] == MetricInfo(
         "hits_in_memory", "cache_hits_total", MetricKind.COUNTER, "Hits.", ("where", "in memory")
     )
     numbers = {"calls": 7, "bytes": 10, "hits_in_memory": 3, "hits_on_disk": 4}

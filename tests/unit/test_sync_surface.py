@@ -24,7 +24,7 @@ PAIRS = [
 ]
 # What the asyncio side has for what is built upon it on the same loop; threads must not come near.
 FOR_THE_LOOP = {
-    client.Client: {"authorise", "budget", "budget_type", "lifetime", "recover_accepting_loss", "security", "world"},
+    client.Client: {"authorize", "budget", "budget_type", "lifetime", "recover_accepting_loss", "security", "world"},
     client.LedgerWriter: {
         "append_admitted",
         "append_held",

@@ -28,7 +28,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger, set_up_logging
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import otel
-from tallybook.runtime.tracing.catalogue import TRACE_METRICS
+from tallybook.runtime.tracing.catalog import TRACE_METRICS
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.runtime.tracing.port import NO_TRACER, begin, current_span, is_decided, part, under, whole
 from tallybook.wire import messages as wire

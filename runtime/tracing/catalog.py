@@ -1,15 +1,15 @@
-"""A line in a catalogue of spans, the limits of a span, and the metrics of tracing. Pure.
+"""A line in a catalog of spans, the limits of a span, and the metrics of tracing. Pure.
 
 Each part declares its spans: ``client/spans.py``, ``bookie/spans.py``, ``archive/objects/retries.py``,
 ``gateway/interceptor.py``; docs/operate/tracing.md shows them all. Attributes are numbers, addresses, and names from
-the catalogues or the metadata: never a payload or a key. Texts are cut to ``MAX_ATTRIBUTE_CHARACTERS``.
+the catalogs or the metadata: never a payload or a key. Texts are cut to ``MAX_ATTRIBUTE_CHARACTERS``.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ..metrics.catalogue import MetricInfo, MetricKind
+from ..metrics.catalog import MetricInfo, MetricKind
 
 MAX_ATTRIBUTE_CHARACTERS: Final = 256
 MAX_ATTRIBUTES: Final = 32

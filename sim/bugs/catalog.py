@@ -77,7 +77,7 @@ def _ack_before_fsync(right: Any) -> Any:
 
 def _fence_in_memory(_right: Any) -> Any:
     async def fence_durably(self: Any, ledger: Any, key: bytes) -> None:
-        await self._verifiers.authorise(ledger, key)
+        await self._verifiers.authorize(ledger, key)
         ledger.set_fenced()
 
     return fence_durably

@@ -1,8 +1,8 @@
-"""Catalogues of metrics: public name, kind and help text of each number. Pure.
+"""Catalogs of metrics: public name, kind and help text of each number. Pure.
 
-Parts that have metrics need only this module; ``registry`` exports the catalogues to Prometheus.
+Parts that have metrics need only this module; ``registry`` exports the catalogs to Prometheus.
 
-Label values are in a catalogue, so the number of series of a process is fixed. The exception are metrics with
+Label values are in a catalog, so the number of series of a process is fixed. The exception are metrics with
 ``labels``, such as the lag of each subscription: the part that has them limits their number.
 """
 
