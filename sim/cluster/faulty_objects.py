@@ -1,14 +1,13 @@
 """An object store that fails in every way in which real ones have been seen to fail.
 
-``FaultyObjectStore`` wraps a store. Before each operation it asks its fault source which fault to inject: an
-``ObjectFaultScript`` for a test that needs an exact sequence, ``RandomObjectFaults`` for a simulation. Both are
-deterministic, and the wrapper waits only on the clock that it is given.
+``FaultyObjectStore`` wraps a store. Before each operation it asks its fault source which fault to inject:
+``RandomObjectFaults`` in a simulation. The wrapper is deterministic, and waits only on the clock that it is given.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, TypeVar
@@ -71,24 +70,6 @@ class ObjectFaultSource(Protocol):
 
     def next(self, operation: str) -> ObjectFault | None:
         """The fault of the operation that is about to begin, one of ``OPERATIONS``."""
-
-
-class ObjectFaultScript:
-    """Injects exactly these faults in order; each one waits for the next operation with its name."""
-
-    def __init__(self, steps: Iterable[tuple[str, ObjectFault]]) -> None:
-        self._steps = list(steps)
-
-    def next(self, operation: str) -> ObjectFault | None:
-        """The next fault if it is for ``operation``."""
-        if self._steps and self._steps[0][0] == operation:
-            return self._steps.pop(0)[1]
-        return None
-
-    @property
-    def finished(self) -> bool:
-        """Whether all faults were injected."""
-        return not self._steps
 
 
 @dataclass

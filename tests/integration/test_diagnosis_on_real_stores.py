@@ -54,6 +54,7 @@ from tallybook.sim.deterministic import SimDisk
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
 from ..support import faulty_metadata
+from ..support.fault_script import FaultScript
 from ..support.waiting import until
 from ..verdicts import named
 from .grpc_codes import EXHAUSTED, begun
@@ -116,7 +117,7 @@ class SlowObjects(faulty_objects.FaultyObjectStore):
     """An object store that takes its time for every request."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        super().__init__(store, faulty_objects.ObjectFaultScript([]), clock)
+        super().__init__(store, FaultScript([]), clock)
         self._pace = clock
 
     async def suffer(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], **more: Any) -> Any:

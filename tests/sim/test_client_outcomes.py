@@ -29,7 +29,8 @@ from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
 from .parts import hold_commits, release_commits, written_ledger
 
 # -- appends --------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ async def test_one_entry_too_large_among_many_stops_all_before_any_is_sent(
 def seen_with(
     cluster: MemoryCluster, steps: Iterable[tuple[str, MetadataFault]]
 ) -> Callable[[MetadataStore], MetadataStore]:
-    return lambda store: FaultyMetadataStore(store, MetadataFaultScript(steps), cluster.world.clock)
+    return lambda store: FaultyMetadataStore(store, FaultScript(steps), cluster.world.clock)
 
 
 @pytest.mark.parametrize("fault", [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST])

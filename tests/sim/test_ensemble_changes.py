@@ -23,7 +23,8 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
 from ..support.metadata_faults import AnswersLost, Gated, WritesRefused
 from .parts import written_ledger
 
@@ -87,7 +88,7 @@ async def test_c02_entries_acked_during_a_change_are_on_the_bookies_of_their_fra
 async def test_c07_a_change_whose_answer_is_lost_is_read_back(
     cluster: MemoryCluster, client: Client, *, fault: MetadataFault
 ) -> None:
-    script = MetadataFaultScript([("update_ledger", fault)])
+    script = FaultScript([("update_ledger", fault)])
     through: Callable[[MetadataStore], MetadataStore] = lambda store: FaultyMetadataStore(  # noqa: E731
         store, script, cluster.world.clock
     )

@@ -21,12 +21,13 @@ from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually, lines, read_all
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.fault_script import FaultScript
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader, written_ledger
@@ -69,7 +70,7 @@ async def test_waiting_ledgers_are_reported_during_the_first_pass(cluster: Memor
     """A slow bucket takes hours; waiting work counts for the bottleneck."""
     ledgers = [await closed(client, 120) for _ in range(2)]
     clock = cluster.world.clock
-    slow = FaultyObjectStore(MemoryObjectStore(clock), ObjectFaultScript([("finish", ObjectFault.TIMED_OUT)]), clock)
+    slow = FaultyObjectStore(MemoryObjectStore(clock), FaultScript([("finish", ObjectFault.TIMED_OUT)]), clock)
     async with ArchiveStage(cluster, EAGER, store=slow) as stage:
         worker = offloader(stage, EAGER)
         assert worker.backlog.waiting_ledgers == 0

@@ -32,7 +32,8 @@ from tallybook.wire.batches import WRITER_RETURN_SECONDS
 from tallybook.wire.lanes import Lane
 
 from ..simulated import scenario
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore
 from ..support.late_clock import LateClock
 from .parts import hold_commits, release_commits
 
@@ -264,7 +265,7 @@ async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have
     stores: list[SlowStore] = []
 
     def slowly(store: Any) -> SlowStore:
-        stores.append(SlowStore(store, MetadataFaultScript([]), cluster.world.clock))
+        stores.append(SlowStore(store, FaultScript([]), cluster.world.clock))
         return stores[0]
 
     settings = SMALL.model_copy(update={"max_pending_bytes": 1 << 20})

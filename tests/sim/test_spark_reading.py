@@ -26,7 +26,7 @@ from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.transactions import View, read_view
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
@@ -39,6 +39,7 @@ from tallybook.spark.query.snapshot import Snapshot, TimeRange
 
 from ..simulated import scenario
 from ..support.archive_stage import TINY, ArchiveStage
+from ..support.fault_script import FaultScript
 from .parts import closed_ledger, written_ledger
 
 SMALL_GROUPS = TINY.model_copy(update={"row_group_bytes": 256})
@@ -533,7 +534,7 @@ async def test_an_archive_that_does_not_answer_is_an_error_and_never_a_gap(
         await place.stage.release(ledger.id)
         wanted = await partition(place, (ledger.id, 0, 39))
         for reads in range(3):
-            script = ObjectFaultScript([*[("read", None)] * reads, ("read", ObjectFault.FAILED)])  # type: ignore[list-item]
+            script = FaultScript([*[("read", None)] * reads, ("read", ObjectFault.FAILED)])
             place.store = FaultyObjectStore(place.stage.store, script, cluster.world.clock)
             found = Read()
             with pytest.raises(ArchiveUnavailable):

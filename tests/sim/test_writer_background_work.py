@@ -15,7 +15,8 @@ from tallybook.sim.stage.direct import DirectConnection, DirectConnections
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore
 from .parts import written_ledger
 
 SLOW_SECONDS = 30.0
@@ -44,7 +45,7 @@ async def test_timers_continue_while_the_metadata_store_takes_its_time(cluster: 
     stores: list[Slow] = []
 
     def slowly(store: object) -> Slow:
-        stores.append(Slow(store, MetadataFaultScript([]), cluster.world.clock))  # type: ignore[arg-type]
+        stores.append(Slow(store, FaultScript([]), cluster.world.clock))  # type: ignore[arg-type]
         return stores[0]
 
     async with cluster.client(SMALL, seen_through=slowly) as other:

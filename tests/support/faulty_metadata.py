@@ -1,22 +1,22 @@
 """Fault injection for metadata stores: every fault that the port permits.
 
 ``FaultyMetadataStore`` wraps one client's store. Before each operation it asks a fault source which fault to inject: a
-``MetadataFaultScript`` for a test that needs an exact sequence, ``RandomMetadataFaults`` for random ones. Both are
+``FaultScript`` for a test that needs an exact sequence, ``RandomMetadataFaults`` for random ones. Both are
 deterministic, and so is the wrapper: it draws no random numbers and waits only on the given clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol, TypeVar
+from functools import partial
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import (
-    Deletion,
     LedgerPage,
     LedgerWatch,
     MetadataRecord,
@@ -26,10 +26,12 @@ from tallybook.metadata.store import (
     Versioned,
     WriteResult,
 )
+from tallybook.metadata.wrapped_store import WrappedStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 K = TypeVar("K")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_REMEMBERED: Final = 1_000
@@ -72,24 +74,6 @@ class MetadataFaultSource(Protocol):
         """The fault for the next operation: a method name of the store, or ``changed`` for a watch."""
 
 
-class MetadataFaultScript:
-    """Injects the given faults in order; each waits for the next operation of its name."""
-
-    def __init__(self, steps: Iterable[tuple[str, MetadataFault]]) -> None:
-        self._steps = list(steps)
-
-    def next(self, operation: str) -> MetadataFault | None:
-        """The first step's fault if it is for ``operation``."""
-        if self._steps and self._steps[0][0] == operation:
-            return self._steps.pop(0)[1]
-        return None
-
-    @property
-    def finished(self) -> bool:
-        """Whether every fault has happened."""
-        return not self._steps
-
-
 @dataclass
 class RandomMetadataFaults:
     """Injects each fault with its own probability, drawn anew for each operation."""
@@ -117,13 +101,13 @@ _POSSIBLE: Final[Mapping[str, tuple[MetadataFault, ...]]] = {
 }
 
 
-class FaultyMetadataStore:
+class FaultyMetadataStore(WrappedStore):
     """Wraps ``store`` and injects faults."""
 
     def __init__(
         self, store: MetadataStore, faults: MetadataFaultSource, clock: Clock, *, watch_delay_seconds: float = 1.0
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._faults = faults
         self._clock = clock
         self._watch_delay_seconds = watch_delay_seconds
@@ -148,43 +132,33 @@ class FaultyMetadataStore:
         for _, write in due:
             await _land(write)
 
-    async def _write(self, operation: str, write: Callable[[], Awaitable[T]]) -> T:
-        """Execute ``write``, or lose its answer.
+    async def _read(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._begin(call.__name__)
+        return await call(*args, **kwargs)
+
+    async def _write(self, change: str, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Execute ``call``, or lose its answer.
 
         Raises:
             MetadataOutcomeUnknown: the answer was lost.
         """
-        fault = await self._begin(operation)
+        fault = await self._begin(call.__name__)
         if fault not in _LOST:
-            return await write()
+            return await call(*args, **kwargs)
+        write = partial(call, *args, **kwargs)
         if fault is MetadataFault.UNKNOWN_APPLIED:
             await _land(write)
         elif fault is MetadataFault.UNKNOWN_LATE:
             self._late.append((1, write))
-        raise MetadataOutcomeUnknown(f"{operation}: {fault.value}")
+        raise MetadataOutcomeUnknown(f"{change}: {fault.value}")
 
-    async def cluster_id(self) -> str:
-        """See ``MetadataStore``."""
-        await self._begin("cluster_id")
-        return await self._store.cluster_id()
-
-    async def next_ledger_id(self) -> int:
-        """See ``MetadataStore``."""
-        await self._begin("next_ledger_id")
-        return await self._store.next_ledger_id()
-
-    async def id_counter(self) -> int:
-        """See ``MetadataStore``."""
-        await self._begin("id_counter")
-        return await self._store.id_counter()
-
-    async def raise_id_counter(self, at_least: int) -> None:
-        """See ``MetadataStore``."""
-        await self._write("raise_id_counter", lambda: self._store.raise_id_counter(at_least))
-
-    async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
-        """See ``MetadataStore``."""
-        return await self._write("create_ledger", lambda: self._store.create_ledger(metadata))
+    async def _compare_and_set(
+        self, change: str, call: Callable[P, Awaitable[WriteResult]], *args: P.args, **kwargs: P.kwargs
+    ) -> WriteResult:
+        try:
+            return await self._write(change, call, *args, **kwargs)
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
 
     async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
         """See ``MetadataStore``."""
@@ -199,25 +173,12 @@ class FaultyMetadataStore:
         """See ``MetadataStore``."""
         # A client that wrote cannot read the earlier value any more, even if the write was refused.
         self._seen.pop(metadata.ledger_id, None)
-        try:
-            return await self._write("update_ledger", lambda: self._store.update_ledger(metadata, expected_version))
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
+        return await super().update_ledger(metadata, expected_version)
 
     async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """See ``MetadataStore``."""
         self._seen.pop(ledger_id, None)
-        try:
-            return await self._write(
-                "delete_ledger", lambda: self._store.delete_ledger(ledger_id, expected_version, identity)
-            )
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
-
-    async def deletion(self, ledger_id: int) -> Deletion | None:
-        """See ``MetadataStore``."""
-        await self._begin("deletion")
-        return await self._store.deletion(ledger_id)
+        return await super().delete_ledger(ledger_id, expected_version, identity)
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See ``MetadataStore``."""
@@ -231,19 +192,6 @@ class FaultyMetadataStore:
         """See ``MetadataStore``."""
         return _DelayedWatch(self._store.watch_ledger(ledger_id), self._faults, self._clock, self._watch_delay_seconds)
 
-    async def read_cookie(self, bookie_id: str) -> bytes | None:
-        """See ``MetadataStore``."""
-        await self._begin("read_cookie")
-        return await self._store.read_cookie(bookie_id)
-
-    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
-        """See ``MetadataStore``."""
-        await self._write("write_cookie", lambda: self._store.write_cookie(bookie_id, cookie, replace=replace))
-
-    async def delete_cookie(self, bookie_id: str) -> None:
-        """See ``MetadataStore``."""
-        await self._write("delete_cookie", lambda: self._store.delete_cookie(bookie_id))
-
     async def read_record(self, name: str, *, linearizable: bool = False) -> MetadataRecord | None:
         """See ``MetadataStore``."""
         fault = await self._begin("read_record")
@@ -256,18 +204,12 @@ class FaultyMetadataStore:
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
         """See ``MetadataStore``."""
         self._seen_records.pop(name, None)
-        try:
-            return await self._write("write_record", lambda: self._store.write_record(name, value, expected_version))
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
+        return await super().write_record(name, value, expected_version)
 
     async def delete_record(self, name: str, expected_version: int) -> WriteResult:
         """See ``MetadataStore``."""
         self._seen_records.pop(name, None)
-        try:
-            return await self._write("delete_record", lambda: self._store.delete_record(name, expected_version))
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
+        return await super().delete_record(name, expected_version)
 
     async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
         """See ``MetadataStore``."""
@@ -280,7 +222,7 @@ class FaultyMetadataStore:
     async def close(self) -> None:
         """See ``MetadataStore``. Late writes never land."""
         self._late.clear()
-        await self._store.close()
+        await super().close()
 
 
 class _DelayedWatch:

@@ -27,7 +27,8 @@ from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore
 
 TTL_S = 100
 NAMED, ONCE = Transaction("sales", 3), Transaction.once("8d0c-11")
@@ -41,7 +42,7 @@ class Before(FaultyMetadataStore):
     """Does something before its so-and-so-many-th call, and goes on."""
 
     def __init__(self, store: Any, at: int, then: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(store, MetadataFaultScript([]), RealClock())
+        super().__init__(store, FaultScript([]), RealClock())
         self.left, self.then, self.came = at, then, False
 
     async def _begin(self, operation: str) -> Any:
@@ -56,7 +57,7 @@ class AwayOnceCommitted(FaultyMetadataStore):
     """Does not answer any more once the record of a sink is written."""
 
     def __init__(self, store: Any) -> None:
-        super().__init__(store, MetadataFaultScript([]), RealClock())
+        super().__init__(store, FaultScript([]), RealClock())
         self.away = False
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> Any:

@@ -15,7 +15,8 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.sim.deterministic import World, run_seed
 
 from ..simulated import Parts, on_stage
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 
 LEASE = 9.0
 RECORD = "archive/leader"
@@ -261,7 +262,7 @@ LOST = [MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault
 @pytest.mark.parametrize("before", [0, 1, 2])
 @with_candidates
 async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, fault, before) -> None:
-    faults = MetadataFaultScript([])
+    faults = FaultScript([])
     store = FaultyMetadataStore(stage.shared.client().store, faults, stage.world.clock)
     stage.candidate("one", store=store)
     if before:
@@ -278,7 +279,7 @@ async def test_a_lost_answer_does_not_cost_the_leader_its_lead(stage: Stage, *, 
 @pytest.mark.parametrize("fault", LOST)
 @with_candidates
 async def test_a_resigning_leader_settles_a_lost_answer(stage: Stage, *, fault) -> None:
-    faults = MetadataFaultScript([])
+    faults = FaultScript([])
     one = stage.candidate("one", store=FaultyMetadataStore(stage.shared.client().store, faults, stage.world.clock))
     await stage.leads("one")
     faults._steps.append(("write_record", fault))

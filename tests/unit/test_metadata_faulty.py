@@ -12,7 +12,8 @@ from tallybook.metadata.store import MetadataRecord, RecordPage, Unknown
 from tallybook.runtime.rng import SeededRng
 
 from ..simulated import simulated
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 
 
 class NoClock:
@@ -26,9 +27,9 @@ def ledger(ledger_id: int = 7) -> LedgerMetadata:
     return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
 
 
-def rig(*script: tuple[str, MetadataFault]) -> tuple[FaultyMetadataStore, object, MetadataFaultScript]:
+def rig(*script: tuple[str, MetadataFault]) -> tuple[FaultyMetadataStore, object, FaultScript]:
     """A faulty client, an honest one of the same store, and the script."""
-    shared, faults = MemoryMetadata(SeededRng(1)), MetadataFaultScript(script)
+    shared, faults = MemoryMetadata(SeededRng(1)), FaultScript(script)
     return FaultyMetadataStore(shared.client().store, faults, NoClock()), shared.client().store, faults
 
 
@@ -103,7 +104,7 @@ async def test_r08_a_delayed_watch_fires_late_but_fires_even_after_a_cancelled_w
     shared = MemoryMetadata(SeededRng(1))
     faulty = FaultyMetadataStore(
         shared.client().store,
-        MetadataFaultScript([("changed", MetadataFault.DELAYED)]),
+        FaultScript([("changed", MetadataFault.DELAYED)]),
         world.clock,
         watch_delay_seconds=5,
     )

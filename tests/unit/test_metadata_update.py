@@ -28,7 +28,8 @@ from tallybook.metadata.store import Ok
 from tallybook.metadata.write_attempts import MAX_ATTEMPTS
 from tallybook.runtime.rng import SeededRng
 
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 
 
 class ManualClock:
@@ -66,7 +67,7 @@ class Rig:
         shared = MemoryMetadata(SeededRng(1))
         self.other = shared.client().store
         self.clock = ManualClock()
-        self.script = MetadataFaultScript(script)
+        self.script = FaultScript(script)
         self.faulty = FaultyMetadataStore(shared.client().store, self.script, self.clock)
         self.updater = LedgerUpdater(self.faulty, self.clock, SeededRng(2), **options)
 

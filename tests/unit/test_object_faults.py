@@ -4,16 +4,10 @@ import pytest
 
 from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
-from tallybook.sim.cluster.faulty_objects import (
-    OPERATIONS,
-    FaultyObjectStore,
-    ObjectFault,
-    ObjectFaultScript,
-    RandomObjectFaults,
-    fits,
-)
+from tallybook.sim.cluster.faulty_objects import OPERATIONS, FaultyObjectStore, ObjectFault, RandomObjectFaults, fits
 
 from ..simulated import simulated
+from ..support.fault_script import FaultScript
 
 KEY = "ledgers/1"
 TEXT = b"0123456789"
@@ -21,7 +15,7 @@ TEXT = b"0123456789"
 
 async def stores(world, *steps):
     """A store, one with these faults over it, and their script."""
-    store, script = MemoryObjectStore(world.clock), ObjectFaultScript(steps)
+    store, script = MemoryObjectStore(world.clock), FaultScript(steps)
     await store.put(KEY, TEXT)
     return store, FaultyObjectStore(store, script, world.clock, timeout_seconds=7.0), script
 

@@ -8,10 +8,11 @@ from tallybook.archive.objects.memory import MemoryObjectStore
 from tallybook.archive.objects.retries import ByteRate, RequestRate, RetryingStore, RetryPolicy, RetrySettings
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.tracing.port import whole
-from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, ObjectFaultScript
+from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault
 from tallybook.sim.deterministic import SimClock
 
 from ..simulated import simulated
+from ..support.fault_script import FaultScript
 from ..support.tracing import MemoryTracer
 
 MIB = 1 << 20
@@ -20,7 +21,7 @@ KEY = "ledgers/1"
 
 def stores(world, *steps, **bounds):
     """A store, one with these faults over it, and one with retries over that."""
-    memory, script = MemoryObjectStore(world.clock), ObjectFaultScript(steps)
+    memory, script = MemoryObjectStore(world.clock), FaultScript(steps)
     faulty = FaultyObjectStore(memory, script, world.clock)
     patient = RetryingStore(faulty, RetryPolicy(world.clock, world.rng.fork("patience"), RetrySettings(**bounds)))
     return memory, patient, script

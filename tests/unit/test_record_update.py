@@ -14,7 +14,8 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.sim.deterministic import World
 
 from ..simulated import simulated
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
 
 NAME = "streams/one"
 
@@ -25,7 +26,7 @@ class Rig:
     def __init__(self, world: World, *script: tuple[str, MetadataFault], timeout_seconds: float = 20.0) -> None:
         shared = MemoryMetadata(SeededRng(1))
         self.other = shared.client().store
-        self.script = MetadataFaultScript(script)
+        self.script = FaultScript(script)
         self.store = FaultyMetadataStore(shared.client().store, self.script, world.clock)
         self.updater = RecordUpdater(self.store, world.clock, SeededRng(2), timeout_seconds=timeout_seconds)
 

@@ -43,7 +43,8 @@ from tallybook.metadata.transactions.sink_record import Committed
 from tallybook.offload.policy import due
 from tallybook.runtime.rng import SeededRng
 
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultScript, RandomMetadataFaults
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
 
 SINK = "sales"
 GIVES_UP = (MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable)
@@ -125,7 +126,7 @@ class Stage:
         return found
 
     async def commit(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> bool:
-        store, updater = self.through(faults or MetadataFaultScript([]))
+        store, updater = self.through(faults or FaultScript([]))
         done = await commit(updater, Transaction(SINK, number), ledger_ids)
         await store.land_late_writes()
         return done
@@ -139,7 +140,7 @@ class Stage:
         return True
 
     async def abandon(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> None:
-        _, updater = self.through(faults or MetadataFaultScript([]))
+        _, updater = self.through(faults or FaultScript([]))
         await abandon(updater, Transaction(SINK, number), ledger_ids)
 
     async def ledgers(self) -> dict[int, LedgerMetadata]:
@@ -211,7 +212,7 @@ async def test_a_ledger_of_another_transaction_is_neither_committed_nor_deleted(
     stage = Stage()
     [other] = await stage.attempt(0, 1, sink="of-another-job")
     mine, transaction = await stage.attempt(0), Transaction(SINK, 0)
-    _, updater = stage.through(MetadataFaultScript([]))
+    _, updater = stage.through(FaultScript([]))
     with pytest.raises(Conflict, match=f"ledger {other} was not written by it"):
         await commit(updater, transaction, [*mine, other])
     assert await stage.visible() == []
@@ -249,7 +250,7 @@ async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
     stage = Stage()
     ledgers = await stage.attempt(0)
     assert await stage.commit(0, ledgers)
-    _, updater = stage.through(MetadataFaultScript([]))
+    _, updater = stage.through(FaultScript([]))
     await discard(updater, [ledgers[0], 12345])
     assert await stage.commit(0, ledgers)
     assert await stage.visible() == ledgers[1:]
@@ -259,7 +260,7 @@ async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
 @pytest.mark.parametrize("number", [0, 4, 5])
 async def test_a_sink_belongs_to_its_first_writer(number: int) -> None:
     stage = Stage()
-    _, updater = stage.through(MetadataFaultScript([]))
+    _, updater = stage.through(FaultScript([]))
     assert await commit(updater, Transaction(SINK, 4, "query"), await stage.attempt(4, 1, note=False))
     before = await stage.visible()
     theirs, attempt = Transaction(SINK, number, "another"), await stage.attempt(number, 1, note=False)
@@ -286,11 +287,11 @@ async def test_an_old_transaction_that_was_committed_is_told_from_one_that_never
 async def test_the_record_of_an_attempt_is_written_even_if_its_answer_is_lost() -> None:
     for fault in (MetadataFault.UNKNOWN_APPLIED, MetadataFault.UNKNOWN_LOST, MetadataFault.UNKNOWN_LATE):
         stage = Stage()
-        _, updater = stage.through(MetadataFaultScript([("write_record", fault)] * 2))
+        _, updater = stage.through(FaultScript([("write_record", fault)] * 2))
         await record_attempt(updater, Transaction(SINK, 3), 17)
         await record_attempt(updater, Transaction(SINK, 3), 17)
         assert await stage.attempts() == ("sink-attempts/sales/3-17",)
-    _, updater = stage.through(MetadataFaultScript([("write_record", MetadataFault.UNKNOWN_LOST)] * 100))
+    _, updater = stage.through(FaultScript([("write_record", MetadataFault.UNKNOWN_LOST)] * 100))
     with pytest.raises(MetadataOutcomeUnknown):
         await record_attempt(updater, Transaction(SINK, 3), 18)
 
@@ -355,11 +356,11 @@ async def test_a_listing_of_sinks_that_is_cut_off_is_never_taken_for_all_of_them
         stage = Stage()
         for sink in range(sinks):
             ledgers = await stage.attempt(0, sink=f"sink-{sink}")
-            _, updater = stage.through(MetadataFaultScript([]))
+            _, updater = stage.through(FaultScript([]))
             assert await commit(updater, Transaction(f"sink-{sink}", 0), ledgers)
         everything = await read_view(stage.store)
         for faults in (1, 2, 30):
-            store, _ = stage.through(MetadataFaultScript([("list_records", MetadataFault.PARTIAL)] * faults))
+            store, _ = stage.through(FaultScript([("list_records", MetadataFault.PARTIAL)] * faults))
             try:
                 assert await read_view(store) == everything
             except MetadataUnavailable:

@@ -25,7 +25,8 @@ from tallybook.metadata.transactions.sink_record import MAX_LEDGERS, Committed, 
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
-from ..support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+from ..support.fault_script import FaultScript
+from ..support.faulty_metadata import FaultyMetadataStore
 
 ONCE = Transaction.once("8d0c-11")
 
@@ -38,7 +39,7 @@ class Counting(FaultyMetadataStore):
     """Does something before one of its calls."""
 
     def __init__(self, store: Any, at: int, then: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(store, MetadataFaultScript([]), RealClock())
+        super().__init__(store, FaultScript([]), RealClock())
         self.calls, self.at, self.then = 0, at, then
 
     async def _begin(self, operation: str) -> Any:

@@ -25,7 +25,8 @@ from tallybook.metadata.transactions.sink_record import MAX_LEDGERS_BYTES
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
-from ...support.faulty_metadata import FaultyMetadataStore, MetadataFaultScript
+from ...support.fault_script import FaultScript
+from ...support.faulty_metadata import FaultyMetadataStore
 
 TTL_S = 100
 OLD_MS = TTL_S * 1000
@@ -142,7 +143,7 @@ class Pausing(FaultyMetadataStore):
     """A store whose client pauses before its so-and-so-many-th call, and later ones, while ``meanwhile`` happens."""
 
     def __init__(self, store, at, meanwhile):
-        super().__init__(store, MetadataFaultScript([]), RealClock())
+        super().__init__(store, FaultScript([]), RealClock())
         self.left, self.meanwhile, self.paused = at, meanwhile, False
         self.over = asyncio.Event()
 
