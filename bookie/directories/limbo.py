@@ -1,24 +1,20 @@
 """The limbo marker: records that a bookie may have lost acked entries, and of which ledgers.
 
-Damage in the middle of the journal is not a torn tail: acked records may be lost, of unknown ledgers. So every ledger
-that existed then is *in limbo* until it was repaired from its peers: entries that are still held are served, others are
-UNKNOWN instead of ABSENT, ordinary adds are refused (a fence may have been lost), and the bookie does not count in
-quorums that must know. Ledgers created later are not affected.
+After a loss, every ledger that existed then is *in limbo* until it was repaired from its peers: entries that are still
+held are served, others are UNKNOWN instead of ABSENT, ordinary adds are refused (a fence may have been lost), and the
+bookie does not count in quorums that must know. The losses:
 
-A directory that replaces another one (``bookie init --replace``) is in limbo from the beginning: its bookie answers
-under an id that acked the entries of the old directory. The old process may still run, and ack more, until the new one
-is registered in its place. The marker records that this has not happened yet; until then every ledger is in limbo.
+- damage in the middle of the journal, which is not a torn tail;
+- ``bookie init --replace``: the bookie id acked the entries of the old directory. The old process may ack more until
+  the new one is registered: until then, also later ledgers are in limbo;
+- a lost index (index_home.py): it is rebuilt from the entry logs, which have no fences. The marker names the index in
+  use, so that one write switches to the new index and puts the ledgers into limbo.
 
-A lost index (index_home.py) is rebuilt from the entry logs, which have no fences, so that is such an event as well. The
-marker also has the number of the index in use, so that one write switches to the new index and puts every ledger into
-limbo.
+Which ledgers existed is read from the metadata (loss_bound.py), perhaps from an older copy. So ``below`` is
+*provisional*: it rises when higher ids are found, until recovery/limbo_marker.py has compared them for some time.
 
-Which ledgers existed is read from the metadata (loss_bound.py). If that is an older copy, it may not have all of them,
-which may be found later. So after each event ``below`` is *provisional*: it rises when higher ids are found, until the
-metadata has been compared with held ledgers for some time (recovery/limbo_marker.py).
-
-One small file holds this for all ledgers, because a ledger of which everything was lost has no row. It is written
-before the journal trims the damage, and exists from the beginning, so that its loss is noticed, too.
+One file, because a ledger of which everything was lost has no row. It exists from the beginning, so that its loss is
+noticed, and is written before the journal trims the damage.
 """
 
 from __future__ import annotations

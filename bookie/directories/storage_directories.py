@@ -1,17 +1,14 @@
 """Storage directories: where journals and entry logs are, and whether each directory is the expected one.
 
-By default they are parts of the data directory, DIR/journal and DIR/ledgers. The settings may name other directories
-instead, or in addition, on separate disks. Each of those has a random name that never changes and a cookie that says
-to which bookie it belongs and which directory it is, and the format file of the data directory lists them all with
-their paths (docs/reference/formats/cookie.md).
+By default they are DIR/journal and DIR/ledgers of the data directory. Each one that the settings name elsewhere has a
+random name that never changes, and a cookie with that name and the bookie's; the format file of the data directory
+lists them all with their paths (docs/reference/formats/cookie.md).
 
-Every start compares list, settings and cookies, and refuses any directory that might lack its data: a disk that is not
-mounted, one that came back empty, one of another bookie, two that were swapped, one that is no longer configured and
-holds data.
+Every start compares list, settings and cookies, and refuses any directory that might lack its data: not mounted, come
+back empty, of another bookie, swapped, or no longer configured. One that was moved is recognised by its cookie.
 
-A new directory gets its cookie first and is listed second; only then is it used. A crash in between leaves one with our
-cookie that is not listed and empty: the next start uses it. A directory that was moved to another path is recognised by
-its cookie, and listed under the new path.
+A new directory gets its cookie first and is listed second; only then is it used. After a crash in between, the next
+start finds it empty with our cookie, and uses it.
 """
 
 from __future__ import annotations

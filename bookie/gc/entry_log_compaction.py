@@ -7,13 +7,10 @@ One log at a time, in pieces of some MiB, which is what a crash may cause to be 
 3. the index rows are changed to point there.
 
 When nothing in the log is live, the index is synced and the log removed. A crash before step 3 leaves copies without
-rows, which are dead; after it, the batch has moved. So a row never lacks its batch.
+rows, which are dead. For a log whose footer or a table is damaged, the index rows that point into it say what is live.
+A log with damaged batches stays, with the rows of these, so that reads report them until a repair has brought copies.
 
-Damaged batches cannot be copied. Then the log stays, and with it the rows that point to the damage, so that reads
-report it until a repair has brought another copy; the other batches have moved nevertheless. For a log whose footer or
-a table is damaged, the index rows that point into it say what is live.
-
-It runs between passes of the collector, never at the same time: a dropped ledger gets no rows from here.
+It never runs during a pass of the collector: a dropped ledger gets no rows from here.
 """
 
 from __future__ import annotations

@@ -6,13 +6,11 @@ The tables of the logs list every batch with its location, but not fences, keys,
 - dropped ledgers come back if their batches are still in a log. The garbage collector drops them again, with the usual
   delays, limits and approvals (gc/plan.py).
 
-A batch may be found twice: compaction was interrupted before it removed the log, or a repair brought a good copy of a
-damaged one. Then the one that passes its checks counts. If two pass and differ, only one can have been acked, and it is
-unknown which. So neither counts: a dangling row replaces them, the answer is UNKNOWN, and a repair restores the entries
-from other bookies.
+A batch may be found twice, after an interrupted compaction or a repair: the copy that passes its checks counts. If two
+pass and differ, it is unknown which was acked: a dangling row replaces them, the answer is UNKNOWN, and a repair
+restores the entries from other bookies.
 
-Batches after the durable end of a log are verified byte for byte before they get a row, because a crash may have torn
-them. Other batches are verified when they are read, or by the scrub.
+Batches after the durable end of a log may be torn, so they are verified before they get a row.
 """
 
 from __future__ import annotations

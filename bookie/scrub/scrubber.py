@@ -1,7 +1,6 @@
 """The scrubber: reads everything again while there are other copies, and compares index and entry logs.
 
-A rotten copy is noticed only when it is read, which may be never, until the other copies are gone. So a bookie reads
-its logs, one after the other, at a rate that completes a pass within a period:
+A bookie reads its logs, one after the other, at a rate that completes a pass within a period (``scrub_pass.py``):
 
 - each live batch is read and verified, as for a read; failures are put on the damage list, to be repaired from another
   bookie;
@@ -11,8 +10,7 @@ its logs, one after the other, at a rate that completes a pass within a period:
   for good, and not only refused by the device, the index is abandoned, since changes there could not be found again:
   the bookie serves what it can, and the next start rebuilds the index from the entry logs.
 
-``scrub_pass.py`` sets the rate. Progress is stored in a file, so that a bookie that restarts often completes its
-passes.
+Progress is stored in a file, so that a bookie that restarts often completes its passes.
 """
 
 from __future__ import annotations

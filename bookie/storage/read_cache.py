@@ -1,17 +1,12 @@
 """The read cache: batches kept after they were read from an entry log.
 
-Bounded by bytes, and resistant to scans: a catch-up reader that passes once through a large ledger must not evict what
-many readers use. The scheme is S3-FIFO. New batches enter a *small* queue, a tenth of the budget; those used again
-while in it move to the *main* queue when their turn comes, the others leave, and only their ids stay for a while (the
-*ghosts*). A batch that returns as a ghost goes to the main queue at once. In the main queue a used batch is requeued
-instead of evicted. Queues are cheaper than an LRU list, which a scan would sweep clean, and a hit only increments a
-counter.
+Bounded by bytes, and resistant to scans, which would sweep an LRU list clean. The scheme is S3-FIFO: new batches enter
+a *small* queue, a tenth of the budget; those used again while in it move to the *main* queue when their turn comes, the
+others leave, and only their ids stay for a while (the *ghosts*, charged to the same budget). A batch that returns as a
+ghost goes to the main queue at once. In the main queue a used batch is requeued instead of evicted.
 
 Reading on within a batch, entry by entry, counts as one use. Only a read at or before the last entry read indicates a
 second reader; the first is the one for which the batch was read.
-
-The ghosts are charged to the same budget. Batches never change, so nothing here can be stale; a deleted ledger is
-``forget``-ed.
 """
 
 from __future__ import annotations

@@ -5,16 +5,12 @@ There are two lanes:
 - *Ordinary* adds are refused at any limit: bytes in flight, age of the oldest record that waits for the device, space
   in the journal, ledgers whose state is only in memory.
 - *Recovery* adds, fences and LACs have a reserve in each of these, and are also taken while the bookie is read-only, so
-  that overload by writers never delays a recovery. *Repair* adds share this lane, but not the last space of a disk:
-  a repair can wait or use another bookie, and may bring more than fits.
+  that overload by writers never delays a recovery. *Repair* adds share this lane, but not the last space of a disk.
 
-Half of the bytes in flight is reserved for clients that have none. Otherwise busy clients, which send far more often,
-would take all space as soon as it is free.
+Half of the bytes in flight is reserved for clients that have none: busy ones would take all space as soon as it is
+free. BUSY carries a retry hint that follows the current latency, since a refused batch has cost both sides its bytes.
 
-BUSY carries a retry hint. A refused batch has cost both sides its bytes, so the hint follows the current latency: a
-client that returns when half of the queue is done finds space.
-
-Not every BUSY comes from here: docs/understand/protocol.md lists all reasons, and the file that decides each of them.
+docs/understand/protocol.md lists all reasons of BUSY, and the file that decides each of them.
 """
 
 from __future__ import annotations

@@ -187,9 +187,8 @@ class Client(ClientBase):
             InvalidArgument: not a ledger id.
             RecoveryFailed: the last entry cannot be determined now. Nothing was lost; try again. Only with ``recover``.
             BookieUnavailable: too few bookies report the last add confirmed. Only without ``recover``.
-            MetadataUnavailable: the metadata store does not answer; try again.
-            MetadataConflict, MetadataOutcomeUnknown: a metadata change of the recovery failed; try again. Only with
-                ``recover``.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the metadata store does not answer, or with
+                ``recover`` a change failed; try again.
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
         return LedgerReader(

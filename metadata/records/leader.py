@@ -4,13 +4,11 @@ The leader rewrites the record every third of its *lease*, by compare-and-set. A
 version of the record for a whole lease, by its own monotonic clock, takes it over by compare-and-set. Wall clocks are
 never compared between processes.
 
-Why there are not two leaders at once: a leader counts its lease from before it sent the renewing write, and stops its
-work after three quarters of it. A candidate counts from after it has read the result of that write, which is later, and
-waits for the whole lease. So the work has at least a quarter of a lease to end, and usually far more.
+A leader counts its lease from before it sent the renewing write, and stops its work after three quarters of it; a
+candidate counts from after it has read that write. So the work has at least a quarter of a lease to end.
 
-This assumes clocks of equal speed, a process that is not suspended, and work that ends when it is cancelled. A process
-that was suspended does not know that time has passed: until its next renewal is refused, there may be two leaders.
-So the work must be safe without a leader; leading saves duplicate work, and no guarantee may depend on it.
+This assumes clocks of equal speed, and work that ends when it is cancelled. A process that was suspended still believes
+that it leads until its next renewal is refused. So leading saves duplicate work, and no guarantee may depend on it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Transactions of a sink are committed in ascending order. A reader with a consist
 the ledgers. A marked ledger is visible if its transaction is older than the last one and it is not pending, or if the
 last one lists it. Ledgers of failed attempts never become visible.
 
-This module is what readers need. ``commit`` publishes ledgers, ``abandoned`` deletes ledgers that were never committed.
+This module is what readers need; ``commit_protocol`` publishes ledgers, ``abandoned`` deletes those never committed.
 """
 
 from __future__ import annotations
