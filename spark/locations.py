@@ -320,7 +320,7 @@ class BucketLocation:
         self._url = url
         self._archive = archive
         self._catalog = catalog
-        self._ledgers = _catalogd(catalog)
+        self._ledgers = _ledgers_in(catalog)
 
     @property
     def cluster_id(self) -> str:
@@ -419,7 +419,7 @@ class TaskBucketLocation(BucketLocation):
         """Metadata of a ledger at the time it was archived."""
         async with self._reading:
             if self._unread:
-                found = _catalogd(await catalog_of(self._archive.store, self._unread.values()))
+                found = _ledgers_in(await catalog_of(self._archive.store, self._unread.values()))
                 # Other ledgers get here after a failed scan; they may be in a newer object, so they are not cached.
                 self._ledgers = {each: found[each] for each in self._careful if each in found}
                 self._unread.clear()
@@ -427,7 +427,7 @@ class TaskBucketLocation(BucketLocation):
                 self._catalog = await read_catalog(self._archive.store, self._archive.workers)
                 # Not needed before: a bucket with the objects named in the partition is the right one.
                 self.check_cluster(self._planned)
-                self._ledgers, self._has_all = _catalogd(self._catalog), True
+                self._ledgers, self._has_all = _ledgers_in(self._catalog), True
         return self._ledgers.get(ledger_id)
 
 
@@ -461,7 +461,7 @@ async def read_metadata(location: LedgerLocation, ledger_ids: Iterable[int]) -> 
     return found
 
 
-def _catalogd(catalog: BucketCatalog) -> dict[int, LedgerMetadata]:
+def _ledgers_in(catalog: BucketCatalog) -> dict[int, LedgerMetadata]:
     """The ledgers of a bucket in the form of the metadata store."""
     return {
         ledger_id: replace(found.metadata, archived=found.receipt, archiving=None, copies_released=True)
