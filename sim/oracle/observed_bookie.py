@@ -133,6 +133,7 @@ class ObservedBookie:
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
         """See the port."""
+        self._oracle.recovery_read(self.bookie_id, ledger_id, entry_id)
         read = partial(self._bookie.recovery_read, ledger_id, entry_id, key, max_bytes)
         try:
             return self._given_out(ledger_id, await self._read(ledger_id, entry_id, read))

@@ -90,6 +90,11 @@ class KnownLedger:
     """The client that was told that it is the writer."""
     fenced_by: dict[str, str] = field(default_factory=dict)
     """Bookie id to the uuid of the directory that acknowledged a fence."""
+    named: set[str] = field(init=False)
+    """Every bookie that its metadata have ever named."""
+
+    def __post_init__(self) -> None:
+        self.named = _names(self.metadata)
 
     def batch_of(self, entry_id: int) -> tuple[int, AckedBatch] | None:
         """First entry and batch that contain ``entry_id``; ``None`` if no bookie ever acked one."""
@@ -208,6 +213,7 @@ class Oracle:
             known.ended_at = after.last_entry_id
         self._check_confirmed_stay(known, before, after)
         known.metadata = after
+        known.named |= _names(after)
         self._advance(known)
 
     def _check_fragments(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
@@ -322,6 +328,16 @@ class Oracle:
         begins = known.written_to.last_fragment.first_entry_id
         detail = f"a recovery wrote entry {header.first_entry_id} of ledger {header.ledger_id} back to {bookie_id}"
         self.expect(header.first_entry_id >= begins, "I26", f"{detail}, and its last fragment begins at {begins}")
+
+    def recovery_read(self, bookie_id: str, ledger_id: int, entry_id: int) -> None:
+        """Record that a recovery asked a bookie for an entry.
+
+        A bookie that the recovery has chosen and that the metadata do not name yet cannot tell whether an entry was
+        written (I27).
+        """
+        known = self.ledgers.get(ledger_id)
+        detail = f"a recovery asked {bookie_id} for entry {entry_id} of ledger {ledger_id}"
+        self.expect(known is None or bookie_id in known.named, "I27", f"{detail}, whose metadata never named it")
 
     def _check_beyond_end(self, known: KnownLedger, first: int) -> None:
         """The entry directly above the end that a recovery chose never gets an ack quorum (I5).
@@ -542,3 +558,7 @@ def _apart_from_members(metadata: LedgerMetadata) -> dict[str, object]:
     """Fields that must not change after the ledger is closed: all but ``OF_COPIES`` and the fragments' bookies."""
     fixed = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name not in OF_COPIES}
     return fixed | {"fragments": [fragment.first_entry_id for fragment in metadata.fragments]}
+
+
+def _names(metadata: LedgerMetadata) -> set[str]:
+    return {name for fragment in metadata.fragments for name in fragment.bookies}

@@ -94,6 +94,16 @@ def test_a_recovery_that_writes_entries_of_an_earlier_fragment_back_is_detected(
     assert watched.found == ["I26"]
 
 
+def test_a_recovery_that_reads_from_a_bookie_that_no_metadata_ever_named_is_detected(watched: Watched) -> None:
+    changed = change_ensemble(OPEN, OPEN.last_fragment, 0, ("b0", "b1", "b3"))
+    watched.oracle.changed(1, OPEN, changed)
+    watched.oracle.recovery_read("b2", 1, 0)
+    watched.oracle.recovery_read("b3", 1, 0)
+    assert not watched.found
+    watched.oracle.recovery_read("b4", 1, 0)
+    assert watched.found == ["I27"]
+
+
 def test_a_recovery_may_close_before_what_another_one_is_still_adding(watched: Watched) -> None:
     watched.ack(3, by=("b0",))
     watched.oracle.acked("b1", life("b1"), batch_of(3, payload=b"entry"), by_writer=False)
