@@ -39,7 +39,8 @@ async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it
             assert 0 < each["free_bytes"] <= each["total_bytes"]
             assert each["state"] in {"room", "warned", "short"}
         async with console(up.metadata) as ask:
-            [shown] = (await ask.get("bookies"))["bookies"]
+            known = await eventually(ask, "bookies", lambda told: told["bookies"] and told["bookies"][0]["directories"])
+            [shown] = known["bookies"]
             assert [each["path"] for each in shown["directories"]] == [each["path"] for each in state["directories"]]
             assert (await ask.get("bookies/bookie-1"))["directories"] == shown["directories"]
         assert str(logs[1]) in up("cluster", "status").out.decode()
@@ -52,7 +53,7 @@ async def test_the_archive_is_reported_with_what_is_in_it_what_waits_and_what_fa
     bucket = tmp_path / "bucket"
     with cli.up(tmp_path / "cluster", "--no-repair", bookies=1) as up:
         async with console(up.metadata) as ask:
-            none = await ask.get("offload")
+            none = await eventually(ask, "offload", lambda told: told["last_round"] is not None)
             assert (none["archive"], none["last_round"]) == (None, {})
             for _ in range(2):
                 closed_ledger(up)
