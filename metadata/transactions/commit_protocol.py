@@ -91,8 +91,7 @@ async def commit(
             )
         if record.last.number >= transaction.number:
             # Ours if all ledgers are the same: then an attempt with unknown outcome was applied.
-            ours = record.last == wanted
-            done = ours or (record.last.number > wanted.number and await _any_settled(store, wanted))
+            done = record.last == wanted or (record.last.number > wanted.number and await _any_settled(store, wanted))
             break
         _refuse(transaction, set(record.given_up) & set(wanted.ledger_ids))
         if allowed is not None:

@@ -251,20 +251,27 @@ class ToldToComeAgain(Exception):
     """A call that was not served, and may be retried."""
 
 
+async def works_or_retries(port: Door, *codes: grpc.StatusCode) -> None:
+    """``Door.works``.
+
+    Raises:
+        ToldToComeAgain: the call ended with one of the codes.
+    """
+    try:
+        await port.works()
+    except grpc.aio.AioRpcError as error:
+        if error.code() in codes:
+            raise ToldToComeAgain from None
+        raise
+
+
 async def test_a_client_that_retries_is_served_while_others_reset_calls_as_fast_as_they_begin(door):
     async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
 
         async def attack() -> None:
             await rapid_reset(*await port.http2(), partial(begin, port))
 
-        async def works() -> None:
-            try:
-                await port.works()
-            except grpc.aio.AioRpcError as error:
-                if error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE):
-                    raise ToldToComeAgain from None
-                raise
-
+        works = partial(works_or_retries, port, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
         async with attacking(attack) as resets:
             await resets.goes_on(works, rounds=5, refusals=(ToldToComeAgain,))
         await resets.goes_on(works, rounds=0, refusals=(ToldToComeAgain,))
@@ -292,7 +299,9 @@ async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile(door):
             await flood_of_pings(*await port.http2())
 
         async with attacking(attack) as flood:
-            await flood.goes_on(port.works)
+            # A busy machine may need longer than the server waits for a call's message.
+            works = partial(works_or_retries, port, grpc.StatusCode.DEADLINE_EXCEEDED)
+            await flood.goes_on(works, refusals=(ToldToComeAgain,))
 
 
 async def test_headers_that_never_end_are_cut(door):

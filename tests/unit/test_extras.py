@@ -137,7 +137,7 @@ def test_the_command_line_names_an_absent_extra_in_one_line(hidden, words, messa
     [
         (["pyarrow"], "file:///", 2, f"an archive needs pyarrow: {install('archive')}\n"),
         (["botocore"], "s3://bucket", 2, f"s3:// needs botocore: {install('s3')}\n"),
-        ([], "file:///absent/archive", 4, "file:///absent/archive: the directory does not exist"),
+        ([], "file:///tmp/absent/archive", 4, "file:///tmp/absent/archive: the directory does not exist"),
     ],
 )
 def test_up_starts_nothing_if_the_named_archive_cannot_be_opened(tmp_path, hidden, url, code, message):
