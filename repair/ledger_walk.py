@@ -113,7 +113,7 @@ def add_ledger(
     findings.open_ledgers += not metadata.closed
     if metadata.copies_released:
         return RepairNeed(None, None)
-    findings.by_bookie.update({name for fragment in metadata.fragments for name in fragment.bookies})
+    findings.by_bookie.update(metadata.named_bookies)
     needed = find_need(metadata, problems)
     if needed.only_needs_recovery:
         findings.to_end += 1

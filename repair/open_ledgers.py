@@ -55,7 +55,7 @@ class OpenLedgersAtRisk:
         covering = bookies_in_limbo(metadata.ledger_id, limbo)
         if metadata.closed or not must_close_for_limbo(metadata, covering):
             return
-        members = {name for fragment in metadata.fragments for name in fragment.bookies}
+        members = metadata.named_bookies
         found = OpenLedgerAtRisk(
             metadata.ledger_id, tuple(sorted(covering & members)), bool(metadata.key_verifier),
             can_be_recovered(metadata, covering),

@@ -150,6 +150,11 @@ class LedgerMetadata:
         bookies = self.fragment_of(entry_id).bookies
         return tuple(bookies[position] for position in self.quorum.write_set(entry_id))
 
+    @property
+    def named_bookies(self) -> frozenset[str]:
+        """Ids of the bookies of all fragments."""
+        return frozenset(bookie for fragment in self.fragments for bookie in fragment.bookies)
+
 
 def _check_fragments(metadata: LedgerMetadata) -> None:
     fragments = metadata.fragments

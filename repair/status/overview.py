@@ -287,7 +287,7 @@ class LedgerCensus:
 
     def note_names(self, metadata: LedgerMetadata) -> None:
         """Add the bookies that a ledger names."""
-        for name in {name for fragment in metadata.fragments for name in fragment.bookies}:
+        for name in metadata.named_bookies:
             self.named[name] += 1
             if self.named[name] <= MAX_NAMED:
                 self.first_ids.setdefault(name, []).append(metadata.ledger_id)

@@ -94,7 +94,7 @@ class KnownLedger:
     """Every bookie that its metadata have ever named."""
 
     def __post_init__(self) -> None:
-        self.named = _names(self.metadata)
+        self.named = set(self.metadata.named_bookies)
 
     def batch_of(self, entry_id: int) -> tuple[int, AckedBatch] | None:
         """First entry and batch that contain ``entry_id``; ``None`` if no bookie ever acked one."""
@@ -213,7 +213,7 @@ class Oracle:
             known.ended_at = after.last_entry_id
         self._check_confirmed_stay(known, before, after)
         known.metadata = after
-        known.named |= _names(after)
+        known.named |= after.named_bookies
         self._advance(known)
 
     def _check_fragments(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
@@ -558,7 +558,3 @@ def _apart_from_members(metadata: LedgerMetadata) -> dict[str, object]:
     """Fields that must not change after the ledger is closed: all but ``OF_COPIES`` and the fragments' bookies."""
     fixed = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name not in OF_COPIES}
     return fixed | {"fragments": [fragment.first_entry_id for fragment in metadata.fragments]}
-
-
-def _names(metadata: LedgerMetadata) -> set[str]:
-    return {name for fragment in metadata.fragments for name in fragment.bookies}

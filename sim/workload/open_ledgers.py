@@ -71,7 +71,7 @@ async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
     metadata = known.metadata
     if metadata.closed or metadata.key_verifier:
         return None
-    for member in sorted({name for fragment in metadata.fragments for name in fragment.bookies}):
+    for member in sorted(metadata.named_bookies):
         bookie = universe.nodes[member].bookie
         if bookie is None:
             return f"{member} does not serve"
