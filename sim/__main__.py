@@ -4,7 +4,7 @@
     python -m tallybook.sim many --seeds 300 --jobs 2    run many seeds; the last line is the summary
     python -m tallybook.sim run 7 --bug "any key fits"   run one seed with a planted bug
     python -m tallybook.sim bugs                         search a seed for every planted bug
-    python -m tallybook.sim bugs --write                 the same, and update the table in docs/project/planted-bugs.md
+    python -m tallybook.sim bugs --write                 the same, and write their lines in docs/project/planted-bugs.md
 
 Exits with 1 if a seed failed, and prints the command that runs it again.
 """
@@ -21,10 +21,10 @@ from pathlib import Path
 
 from .bugs.catalog import BUGS, planted
 from .bugs.search import search
-from .bugs.table import row, with_table
+from .bugs.table import row, with_lines
 from .many import run_many, say, show_failure
 from .one_seed import run
-from .results import PAGE, code_hash
+from .results import PAGE, code_hash, commit
 
 
 def run_one(seed: int, trace: str, bug: str) -> int:
@@ -54,19 +54,18 @@ def run_one(seed: int, trace: str, bug: str) -> int:
 
 def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
     """Search up to ``seeds`` seeds for each planted bug and print which invariant detected it."""
-    searches, code = [], code_hash()
+    searches, code, at = [], code_hash(), commit()
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
         for found in pool.imap_unordered(partial(search, seeds=seeds), names):
             searches.append(found)
             say(row(found))
-    searches.sort(key=lambda each: names.index(each.bug))
     missed = [each.bug for each in searches if each.found is None]
     say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
     if code != code_hash():
         say("the code changed during the search: these seeds did not all run the same code")
         return 1
     if write:
-        PAGE.write_text(with_table(PAGE.read_text("utf-8"), searches, code), "utf-8")
+        PAGE.write_text(with_lines(PAGE.read_text("utf-8"), searches, at), "utf-8")
     return 1 if missed else 0
 
 
@@ -86,11 +85,9 @@ def main() -> int:
     bugs.add_argument("bug", nargs="*", choices=[*BUGS, []], default=[], help="default: all bugs")
     bugs.add_argument("--seeds", type=int, default=2000, help="maximum number of seeds per bug")
     bugs.add_argument("--jobs", type=int, default=2, help="processes")
-    bugs.add_argument("--write", action="store_true", help="update the table in docs/project/planted-bugs.md")
+    bugs.add_argument("--write", action="store_true", help="write their lines in docs/project/planted-bugs.md")
     chosen = parser.parse_args()
     if chosen.command == "bugs":
-        if chosen.write and chosen.bug:
-            parser.error("--write updates the whole table: do not name a bug")
         return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs, write=chosen.write)
     if chosen.command == "run":
         return run_one(chosen.seed, chosen.trace, chosen.bug)

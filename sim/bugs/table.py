@@ -13,6 +13,7 @@ END: Final = "<!-- end of what was written -->"
 WIDTH: Final = 90
 """Maximum characters of a violation's detail in the table."""
 NOT_FOUND: Final = "not found"
+HEAD: Final = "| bug | what is broken | seed | invariant | what was seen | commit |\n|---|---|---|---|---|---|"
 
 
 def _shortly(detail: str) -> str:
@@ -30,17 +31,21 @@ def row(search: Search) -> str:
     return "\n".join(lines)
 
 
-def table(searches: Sequence[Search]) -> str:
-    """The table in Markdown."""
-    lines = ["| bug | what is broken | seed | invariant | what was seen |", "|---|---|---|---|---|"]
-    for search in searches:
-        found = search.found
-        cells = [str(found.seed), found.invariant, _shortly(found.detail).replace("<", "&lt;")] if found else []
-        lines.append(f"| {' | '.join([search.bug, BUGS[search.bug].breaks, *(cells or ['', '', NOT_FOUND])])} |")
-    return "\n".join(lines)
+def _line(search: Search, commit: str) -> str:
+    found = search.found
+    cells = [str(found.seed), found.invariant, _shortly(found.detail).replace("<", "&lt;")] if found else []
+    return f"| {' | '.join([search.bug, BUGS[search.bug].breaks, *(cells or ['', '', NOT_FOUND]), commit])} |"
 
 
-def with_table(page: str, searches: Sequence[Search], code: str) -> str:
-    """The page with this table instead of the old one; ``code`` is the hash of the code that the seeds ran."""
+def lines_by_bug(page: str) -> dict[str, str]:
+    """The table's line of each bug."""
+    lines = [line for line in page.partition(BEGIN)[2].partition(END)[0].splitlines() if line.startswith("| ")]
+    return {line.strip("| ").partition(" | ")[0]: line for line in lines[1:]}
+
+
+def with_lines(page: str, searches: Sequence[Search], commit: str) -> str:
+    """The page with the lines of these searches, which ran the code of ``commit``; it keeps the lines of other bugs."""
+    lines = lines_by_bug(page) | {search.bug: _line(search, commit) for search in searches}
+    table = "\n".join([HEAD, *(lines[bug] for bug in BUGS if bug in lines)])
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(searches)}\n\nCode: `{code}`.\n\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"

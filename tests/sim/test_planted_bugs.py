@@ -13,7 +13,7 @@ from tallybook.sim.bugs.bug import Bug
 from tallybook.sim.bugs.catalog import BUGS, planted
 from tallybook.sim.bugs.search import Detection, Search, parse_failure, search
 from tallybook.sim.bugs.storage import STORAGE_BUGS
-from tallybook.sim.bugs.table import BEGIN, END, NOT_FOUND, with_table
+from tallybook.sim.bugs.table import BEGIN, END, NOT_FOUND, lines_by_bug, with_lines
 from tallybook.sim.one_seed import run
 from tallybook.sim.results import PAGE
 from tallybook.sim.run import Universe
@@ -23,10 +23,8 @@ FEW_SEEDS = 20
 
 
 def rows() -> dict[str, list[str]]:
-    """The cells of each bug in the table of the page: what it breaks, seed, invariant, what was seen."""
-    text = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {bug: cells for bug, *cells in lines[1:]}
+    """The cells of each bug in the table of the page: what it breaks, seed, invariant, what was seen, commit."""
+    return {bug: line.strip("| ").split(" | ")[1:] for bug, line in lines_by_bug(PAGE.read_text("utf-8")).items()}
 
 
 def found_at_once() -> list[str]:
@@ -124,25 +122,17 @@ def test_a_planted_bug_is_gone_after_its_block(bug: str) -> None:
 def test_the_page_has_a_line_for_every_bug_and_says_what_found_nearly_all_of_them() -> None:
     assert {bug: breaks for bug, (breaks, *_) in rows().items()} == {name: bug.breaks for name, bug in BUGS.items()}
     seen = {bug: cells for bug, (_, *cells) in rows().items()}
-    assert sum(what == NOT_FOUND for *_, what in seen.values()) <= 1
-    for bug, (seed, invariant, what) in seen.items():
+    assert sum(what == NOT_FOUND for _, _, what, _ in seen.values()) <= 1
+    for bug, (seed, invariant, what, _) in seen.items():
         assert what == NOT_FOUND or (seed.isdigit() and BUGS[bug].shown_by(invariant)), bug
 
 
-def test_a_new_table_replaces_the_old_one() -> None:
+def test_a_search_writes_the_lines_of_its_bugs_and_keeps_those_of_others() -> None:
     bug, other = list(BUGS)[:2]
-    page = f"before\n{BEGIN}\nold\n{END}\nafter"
-    searches = [Search(bug, 7, Detection(6, "I1", "a | b < c\nmore")), Search(other, 9, None)]
-    once = with_table(page, searches, "0123456789abcdef")
-    assert f"| {bug} | {BUGS[bug].breaks} | 6 | I1 | a / b &lt; c |\n" in once
-    assert f"| {other} | {BUGS[other].breaks} |  |  | not found |\n" in once
-    assert "`0123456789abcdef`" in once
-    assert "old" not in once
-    assert with_table(once, searches, "0123456789abcdef") == once
-    assert (once.startswith("before\n"), once.endswith("\nafter")) == (True, True)
-
-
-def test_a_part_of_the_table_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["sim", "bugs", "--write", next(iter(BUGS))])
-    with pytest.raises(SystemExit):
-        command.main()
+    page = f"before\n{BEGIN}\n\n{END}\nafter"
+    once = with_lines(page, [Search(other, 9, None), Search(bug, 7, Detection(6, "I1", "a | b < c\nmore"))], "01234567")
+    first = f"| {bug} | {BUGS[bug].breaks} | 6 | I1 | a / b &lt; c | 01234567 |\n"
+    assert first + f"| {other} | {BUGS[other].breaks} |  |  | not found | 01234567 |\n" in once
+    again = with_lines(once, [Search(other, 3, Detection(2, "I2", "d"))], "89abcdef")
+    assert first + f"| {other} | {BUGS[other].breaks} | 2 | I2 | d | 89abcdef |\n" in again
+    assert (again.startswith("before\n"), again.endswith("\nafter")) == (True, True)
