@@ -82,7 +82,7 @@ def _only_receipts(right: Any) -> Any:
 
 
 def _old_one_first(right: Any) -> Any:
-    async def commit(self: Any, ledger_id: int, receipt: Any) -> bool:
+    async def commit(self: Mover, ledger_id: int, receipt: Any) -> bool:
         metadata: LedgerMetadata = await self._client.ledger_metadata(ledger_id)
         if metadata.archived is not None:
             await self._store.delete(metadata.archived.key)

@@ -67,7 +67,7 @@ from .streams import STREAM_BUGS
 
 
 def _ack_before_fsync(right: Any) -> Any:
-    def append(self: Any, record: Any, ledger: Any, add: Any = None) -> None:
+    def append(self: PendingAcks, record: Any, ledger: Any, add: Any = None) -> None:
         right(self, record, ledger)
         if add is not None:
             asyncio.get_running_loop().call_soon(self.answer, add)
@@ -76,7 +76,7 @@ def _ack_before_fsync(right: Any) -> Any:
 
 
 def _fence_in_memory(_right: Any) -> Any:
-    async def fence_durably(self: Any, ledger: Any, key: bytes) -> None:
+    async def fence_durably(self: LedgerFencing, ledger: Any, key: bytes) -> None:
         await self._verifiers.authorize(ledger, key)
         ledger.set_fenced()
 
@@ -84,7 +84,7 @@ def _fence_in_memory(_right: Any) -> Any:
 
 
 def _fence_without_effect(right: Any) -> Any:
-    def settle(self: Any) -> None:
+    def settle(self: Ledger) -> None:
         right(self)
         self.refuses_add = OK_CODE
 
@@ -92,7 +92,7 @@ def _fence_without_effect(right: Any) -> Any:
 
 
 def _mark_before_flush(right: Any) -> Any:
-    async def checkpoint(self: Any) -> None:
+    async def checkpoint(self: Checkpointer) -> None:
         marks = self._journals.durable_marks()
         if marks > self._marks:
             await self._journals.trim(marks)
@@ -103,7 +103,7 @@ def _mark_before_flush(right: Any) -> Any:
 
 
 def _mark_taken_late(_right: Any) -> Any:
-    async def checkpoint(self: Any) -> None:
+    async def checkpoint(self: Checkpointer) -> None:
         self._wanted.clear()
         waiters, self._waiters = self._waiters, []
         self._flush.begin()
@@ -120,14 +120,14 @@ def _mark_taken_late(_right: Any) -> Any:
 
 
 def _nothing_synced(_right: Any) -> Any:
-    async def sync_directory(self: Any, path: str) -> None:
+    async def sync_directory(self: SimDisk, path: str) -> None:
         """Report success without syncing."""
 
     return sync_directory
 
 
 def _failed_sync_retried(right: Any) -> Any:
-    async def sync(self: Any) -> None:
+    async def sync(self: SimFile) -> None:
         try:
             await right(self)
         except DiskFailed:
@@ -137,14 +137,14 @@ def _failed_sync_retried(right: Any) -> Any:
 
 
 def _read_without_fence(_right: Any) -> Any:
-    async def recovery_read(self: Any, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> Any:
+    async def recovery_read(self: ReadPath, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> Any:
         return await self.read(ledger_id, entry_id, MAX_ID if max_bytes else entry_id, max(max_bytes, 1))
 
     return recovery_read
 
 
 def _absent_for_corrupt(right: Any) -> Any:
-    async def read_run(self: Any, ledger_id: int, first: int, last: int, max_bytes: int) -> Any:
+    async def read_run(self: FlushedBatches, ledger_id: int, first: int, last: int, max_bytes: int) -> Any:
         try:
             return await right(self, ledger_id, first, last, max_bytes)
         except (EntryCorrupt, EntryUnknown):
@@ -154,14 +154,14 @@ def _absent_for_corrupt(right: Any) -> Any:
 
 
 def _absent_in_limbo(_right: Any) -> Any:
-    def nothing(self: Any, ledger: Any, entry_id: int) -> Any:
+    def nothing(self: ReadPath, ledger: Any, entry_id: int) -> Any:
         raise EntryAbsent(f"entry {entry_id} of ledger {ledger.ledger_id} is not here")
 
     return nothing
 
 
 def _recover_from_0(right: Any) -> Any:
-    def read(self: Any) -> Any:
+    def read(self: RecoveryMachine) -> Any:
         if not self._reads and self._header is None:
             self.entry_id = 0
         return right(self)
@@ -170,7 +170,7 @@ def _recover_from_0(right: Any) -> Any:
 
 
 def _holder_of_any_entry(right: Any) -> Any:
-    def holder(self: Any, entry_id: int, position: int) -> str:
+    def holder(self: RecoveryMachine, entry_id: int, position: int) -> str:
         bookie: str = right(self, max(entry_id, self.metadata.last_fragment.first_entry_id), position)
         return bookie
 
@@ -187,7 +187,7 @@ def _lac_of_unacked(right: Any) -> Any:
 
 
 def _ack_out_of_order(right: Any) -> Any:
-    def confirm_head(self: Any, actions: Any) -> None:
+    def confirm_head(self: WriterMachine, actions: Any) -> None:
         complete = {at: batch for at, batch in self._unconfirmed.items() if len(batch.acked) >= self.quorum.ack_quorum}
         rest = {at: batch for at, batch in self._unconfirmed.items() if at not in complete}
         self._unconfirmed.clear()
@@ -198,7 +198,7 @@ def _ack_out_of_order(right: Any) -> Any:
 
 
 def _confirm_during_change(right: Any) -> Any:
-    def confirm_head(self: Any, actions: Any) -> None:
+    def confirm_head(self: WriterMachine, actions: Any) -> None:
         change, self._change = self._change, None
         right(self, actions)
         self._change = change
@@ -207,7 +207,7 @@ def _confirm_during_change(right: Any) -> Any:
 
 
 def _replaced_acks_kept(right: Any) -> Any:
-    def changed(self: Any, now: float) -> Any:
+    def changed(self: WriterMachine, now: float) -> Any:
         kept = {first: set(batch.acked) for first, batch in self._unconfirmed.items()}
         actions = right(self, now)
         for first, batch in self._unconfirmed.items():
@@ -219,14 +219,14 @@ def _replaced_acks_kept(right: Any) -> Any:
 
 
 def _local_change(_right: Any) -> Any:
-    async def write(self: Any, change: ChangeEnsemble) -> None:
+    async def write(self: EnsembleChanger, change: ChangeEnsemble) -> None:
         self._perform(self._machine.changed(self._attention.now()))
 
     return write
 
 
 def _one_entry_further(right: Any) -> Any:
-    def bookies_of(self: Any, entry_id: int) -> tuple[str, ...]:
+    def bookies_of(self: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
         found: tuple[str, ...] = right(self, entry_id + 1)
         return found
 
@@ -234,7 +234,7 @@ def _one_entry_further(right: Any) -> Any:
 
 
 def _one_absent_too_few(_right: Any) -> Any:
-    def absent(self: Any, positions: Any, entry_id: int) -> bool:
+    def absent(self: Quorum, positions: Any, entry_id: int) -> bool:
         count: int = sum(at in positions for at in self.write_set(entry_id))
         return count >= max(1, int(self.decisive) - 1)
 
@@ -242,14 +242,14 @@ def _one_absent_too_few(_right: Any) -> Any:
 
 
 def _silence_is_absence(right: Any) -> Any:
-    def read_failed(self: Any, position: int, entry_id: int, error: TallybookError) -> Any:
+    def read_failed(self: RecoveryMachine, position: int, entry_id: int, error: TallybookError) -> Any:
         return right(self, position, entry_id, EntryAbsent("no answer"))
 
     return read_failed
 
 
 def _nothing_written_back(right: Any) -> Any:
-    def take(self: Any, header: Any, batch: Any) -> Any:
+    def take(self: RecoveryMachine, header: Any, batch: Any) -> Any:
         for add in right(self, header, batch):
             self._window.answer(add.entry_id, add.position, None)
         self._drop_settled()
@@ -259,14 +259,14 @@ def _nothing_written_back(right: Any) -> Any:
 
 
 def _waits_for_all(_right: Any) -> Any:
-    def after_answer(self: Any) -> Any:
+    def after_answer(self: RecoveryMachine) -> Any:
         return [] if self._window.unanswered else self._settle()
 
     return after_answer
 
 
 def _no_compare(right: Any) -> Any:
-    async def update_ledger(self: Any, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+    async def update_ledger(self: SimStore, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
         known = self._metadata.versions[metadata.ledger_id]
         result: WriteResult = await right(self, metadata, known[-1].version)
         return result
@@ -275,7 +275,7 @@ def _no_compare(right: Any) -> Any:
 
 
 def _unknown_taken_for_not_done(right: Any) -> Any:
-    async def update(self: Any, *arguments: Any, **named: Any) -> Any:
+    async def update(self: LedgerUpdater, *arguments: Any, **named: Any) -> Any:
         try:
             return await right(self, *arguments, **named)
         except MetadataOutcomeUnknown as error:
@@ -285,7 +285,7 @@ def _unknown_taken_for_not_done(right: Any) -> Any:
 
 
 def _reads_of_replacements(_right: Any) -> Any:
-    async def read(self: Any, action: Any) -> None:
+    async def read(self: recovery_driver._RecoveryRun, action: Any) -> None:
         original, self._bookies = self._bookies, self._machine._fragments[-1].bookies  # noqa: SLF001 - that is the bug
         try:
             await _READ(self, action)
@@ -299,7 +299,7 @@ _READ: Final = recovery_driver._RecoveryRun._read  # noqa: SLF001 - the right on
 
 
 def _fragment_starts_late(right: Any) -> Any:
-    def begin_change(self: Any, replacements: Any, now: float) -> Any:
+    def begin_change(self: WriterMachine, replacements: Any, now: float) -> Any:
         lac = self.lac
         if self._unconfirmed:
             self.lac = next(reversed(self._unconfirmed.values())).last
@@ -312,14 +312,14 @@ def _fragment_starts_late(right: Any) -> Any:
 
 
 def _loss_unnoticed(_right: Any) -> Any:
-    async def until_lost_or_changed(self: Any, registration: Any) -> None:
+    async def until_lost_or_changed(self: BookieRegistration, registration: Any) -> None:
         await asyncio.Event().wait()
 
     return until_lost_or_changed
 
 
 def _any_bytes_held(right: Any) -> Any:
-    def decide(self: Any, *arguments: Any) -> bool:
+    def decide(self: AddPath, *arguments: Any) -> bool:
         try:
             found: bool = right(self, *arguments)
         except Conflict:
@@ -337,14 +337,14 @@ def _unverified(_right: Any) -> Any:
 
 
 def _any_life(_right: Any) -> Any:
-    def identified(self: Any, position: int, life: Any) -> list[Any]:
+    def identified(self: WriterMachine, position: int, life: Any) -> list[Any]:
         return []
 
     return identified
 
 
 def _forced_immediately(_right: Any) -> Any:
-    async def force(self: Any, ledger_id: int, key: bytes) -> None:
+    async def force(self: AddPath, ledger_id: int, key: bytes) -> None:
         """Report success without waiting for the journal."""
 
     return force
@@ -365,7 +365,7 @@ def _any_succession(_right: Any) -> Any:
 
 
 def _one_page_is_all(_right: Any) -> Any:
-    async def list_ledgers(self: Any) -> Any:
+    async def list_ledgers(self: client.Client) -> Any:
         for ledger_id in (await self.world.store.list_ledgers()).ledger_ids:
             yield ledger_id
 
@@ -373,21 +373,21 @@ def _one_page_is_all(_right: Any) -> Any:
 
 
 def _any_key(_right: Any) -> Any:
-    def fits(self: Any, key: bytes) -> bool:
+    def fits(self: Ledger, key: bytes) -> bool:
         return True
 
     return fits
 
 
 def _any_size_fits(_right: Any) -> Any:
-    def limit(self: Any, bookie_id: str) -> int:
+    def limit(self: BatchLimits, bookie_id: str) -> int:
         return MAX_BATCH_BYTES
 
     return limit
 
 
 def _owed_from_the_start(_right: Any) -> Any:
-    def owed_since(self: Any, first: int) -> None:
+    def owed_since(self: BookieLink, first: int) -> None:
         """Ignore when the batch was sent: count from the moment it was handed over."""
 
     return owed_since

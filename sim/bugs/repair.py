@@ -24,7 +24,9 @@ from .bug import Bug
 
 
 def _named_before_copied(_right: Any) -> Any:
-    async def replace(self: Any, current: Any, replica: Any, order: Any, done: Any, cannot_hold: Any = None) -> Any:
+    async def replace(
+        self: LedgerRepairer, current: Any, replica: Any, order: Any, done: Any, cannot_hold: Any = None
+    ) -> Any:
         metadata = current.value
         target = await self._choose_target(metadata, replica, order, {})
         at = {"first_entry_id": replica.first, "position": replica.position}
@@ -44,7 +46,7 @@ def _all_but_the_last(right: Any) -> Any:
 
 
 def _silence_is_completeness(right: Any) -> Any:
-    async def complete(self: Any, *args: Any, **named: Any) -> CopyResult:
+    async def complete(self: Copier, *args: Any, **named: Any) -> CopyResult:
         try:
             copied: CopyResult = await right(self, *args, **named)
         except PeerError:
@@ -84,7 +86,7 @@ def _named_nowhere(_right: Any) -> Any:
 
 
 def _immediately(_right: Any) -> Any:
-    def is_long_ago(self: Any, moment: float) -> bool:
+    def is_long_ago(self: OverReplicationPolicy, moment: float) -> bool:
         return True
 
     return is_long_ago

@@ -22,7 +22,7 @@ from .bug import Bug
 
 
 def _index_not_synced(_right: Any) -> Any:
-    async def remove(self: Any, log_id: int) -> int:
+    async def remove(self: Compaction, log_id: int) -> int:
         removed: int = await self._logs.remove(log_id)
         return removed
 
@@ -30,7 +30,7 @@ def _index_not_synced(_right: Any) -> Any:
 
 
 def _copies_not_synced(_right: Any) -> Any:
-    async def write(self: Any, rows: Any, batches: Any) -> None:
+    async def write(self: Compaction, rows: Any, batches: Any) -> None:
         locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
         moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
         await self._index.apply(moved, {})
@@ -39,7 +39,7 @@ def _copies_not_synced(_right: Any) -> Any:
 
 
 def _last_one_forgotten(right: Any) -> Any:
-    async def live(self: Any, piece: Any) -> Any:
+    async def live(self: LogContents, piece: Any) -> Any:
         found = await right(self, piece)
         return found[:-1] if len(found) > 1 else found
 
@@ -47,7 +47,7 @@ def _last_one_forgotten(right: Any) -> Any:
 
 
 def _removed_first(right: Any) -> Any:
-    async def compact(self: Any, log_id: int) -> int:
+    async def compact(self: Compaction, log_id: int) -> int:
         found = []
         async with aclosing(self._contents.pieces(log_id)) as pieces:
             async for piece in pieces:
@@ -63,14 +63,14 @@ def _removed_first(right: Any) -> Any:
 
 
 def _damage_kept_quiet(_right: Any) -> Any:
-    def found_damaged(self: Any, row: Any, error: Any) -> None:
+    def found_damaged(self: Scrubber, row: Any, error: Any) -> None:
         """Do not report it."""
 
     return found_damaged
 
 
 def _short_for_good(right: Any) -> Any:
-    def level(self: Any, used_part: float, before: DiskLevel) -> DiskLevel:
+    def level(self: Watermarks, used_part: float, before: DiskLevel) -> DiskLevel:
         found: DiskLevel = before if before is DiskLevel.SHORT else right(self, used_part, before)
         return found
 
@@ -78,7 +78,7 @@ def _short_for_good(right: Any) -> Any:
 
 
 def _gone_immediately(_right: Any) -> Any:
-    def is_garbage(self: Any, ledger_id: int, disposition: LedgerDisposition) -> bool:
+    def is_garbage(self: GarbagePolicy, ledger_id: int, disposition: LedgerDisposition) -> bool:
         return disposition is not LedgerDisposition.KEPT
 
     return is_garbage
@@ -111,7 +111,7 @@ def _due_immediately(right: Any) -> Any:
 
 
 def _cut_first(right: Any) -> Any:
-    async def remove(self: Any, log_id: int) -> int:
+    async def remove(self: EntryLogs, log_id: int) -> int:
         unread = asyncio.Event()
         unread.set()
         file = await self._disk.open(self._directories.path_of(log_id))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from tallybook.core.errors import Outcome, PositionMismatch
 from tallybook.core.ids import NO_ENTRY
 from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader
 from tallybook.stream.catalog import head
@@ -51,7 +50,7 @@ def _no_ids(_right: Any) -> Any:
 
 
 def _set_split(right: Any) -> Any:
-    def gather(self: Any, *arguments: Any, same: bool = False) -> Any:
+    def gather(self: RecordFlow, *arguments: Any, same: bool = False) -> Any:
         pending = right(self, *arguments, same=same)
         if same:
             self.close_group()
@@ -61,7 +60,7 @@ def _set_split(right: Any) -> Any:
 
 
 def _deleted_first(right: Any) -> Any:
-    async def truncate(self: Any, name: str, *, before: Any) -> Any:
+    async def truncate(self: StreamStore, name: str, *, before: Any) -> Any:
         found = await self._find(name)
         for segment in found.segments[:-1]:
             if segment.number < getattr(before, "segment", 0):
@@ -73,10 +72,10 @@ def _deleted_first(right: Any) -> Any:
 
 
 def _expired_first(right: Any) -> Any:
-    async def keep(self: Any, stream_id: str, *arguments: Any, **named: Any) -> Any:
+    async def keep(self: StreamJanitor, stream_id: str, *arguments: Any, **named: Any) -> Any:
         found = await self._catalog.peek(stream_id)
         wanted = None if found is None or found.deleting else expired(found, self._clock.wall_us() // 1000)
-        if wanted is not None:
+        if found is not None and wanted is not None:
             for segment in found.segments:
                 if segment.number < wanted.segment:
                     await self._client.delete_ledger(segment.ledger_id, force=True)
@@ -87,7 +86,7 @@ def _expired_first(right: Any) -> Any:
 
 
 def _confirmed_early(right: Any) -> Any:
-    async def store_once(self: Any, wanted: Any) -> None:
+    async def store_once(self: SubscriptionReader, wanted: Any) -> None:
         self._stored = wanted
         self._moved.set()
         await right(self, wanted)
@@ -96,14 +95,14 @@ def _confirmed_early(right: Any) -> Any:
 
 
 def _cursor_unfenced(right: Any) -> Any:
-    async def cursor(self: Any, found: Any, *, fence: bool) -> Any:
+    async def cursor(self: SubscriptionRecords, found: Any, *, fence: bool) -> Any:
         return await right(self, found, fence=False)
 
     return cursor
 
 
 def _numbers_skip(right: Any) -> Any:
-    def init(self: Any, marks: Any, *arguments: Any, **named: Any) -> None:
+    def init(self: RecordFlow, marks: Any, *arguments: Any, **named: Any) -> None:
         skipped = marks._replace(next_sequence=marks.next_sequence + 1) if marks.next_sequence else marks
         right(self, skipped, *arguments, **named)
 
@@ -111,31 +110,28 @@ def _numbers_skip(right: Any) -> Any:
 
 
 def _condition_immediately(_right: Any) -> Any:
-    async def append_if(self: Any, record: Any, wanted: Any) -> Any:
-        size = self._admission.admissible(record)
-        if self.last_position != wanted:
-            raise PositionMismatch("the last record is another one")
-        return await (await self._taken(record, size, Outcome.NOT_DONE))
+    async def all_before(self: StreamWriter, expected: Any) -> None:
+        """Do not wait."""
 
-    return append_if
+    return all_before
 
 
 def _not_drained(_right: Any) -> Any:
-    async def drained(self: Any) -> bool:
+    async def drained(self: RecordFlow) -> bool:
         return True
 
     return drained
 
 
 def _sent_again(_right: Any) -> Any:
-    def recovered(self: Any, number: int, last_entry: int) -> None:
+    def recovered(self: RecordFlow, number: int, last_entry: int) -> None:
         """Ignore what the recovery found in the segment."""
 
     return recovered
 
 
 def _forgotten(_right: Any) -> Any:
-    async def delete_doomed(self: Any, found: Any, _failed: Any) -> Any:
+    async def delete_doomed(self: StreamJanitor, found: Any, _failed: Any) -> Any:
         if not found.doomed:
             return found
         return await self._catalog.change(found.stream_id, partial(head.forget_doomed, ledger_ids=found.doomed))
@@ -195,7 +191,7 @@ STREAM_BUGS: Final[dict[str, Bug]] = {
     "condition looked at too early": Bug(
         "a condition is checked before the outcome of earlier appends is known",
         "S6",
-        [(StreamWriter, "_append_if", _condition_immediately)],
+        [(StreamWriter, "_all_before", _condition_immediately)],
         of_streams=True,
     ),
     "next segment before the last is settled": Bug(
