@@ -57,8 +57,8 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> S
         loops.append(world.loop)
         return await run_scenario(world)
 
-    collecting, set_aside = gc.isenabled(), gc.get_freeze_count() > 0
-    gc.freeze()  # gc.collect() below need not scan older objects
+    collecting = gc.isenabled()
+    gc.freeze()  # gc.collect() below need not scan older objects; they stay exempt, since unfreezing costs such a scan
     gc.disable()  # gc could finalize objects at a different step in another process
     try:
         _, report.outcome = run_untraced(seed, scenario, deadline_seconds=DEADLINE_SECONDS, on_trace_line=on_trace_line)
@@ -73,7 +73,5 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> S
         if collecting:
             gc.enable()
         gc.collect()
-        if not set_aside:  # else a caller has exempted its objects, and they stay so
-            gc.unfreeze()
     report.digest, report.seconds = loops[0].trace_digest(), loops[0].time()
     return report

@@ -71,10 +71,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ProcessorTimes(Path(file)))
 
 
-def pytest_collection_finish() -> None:
-    """Exempt existing objects from garbage collection, because each simulated run collects its garbage."""
+def exempt_from_collection() -> None:
+    """Exempt the objects that exist now from garbage collection.
+
+    Each simulated run collects its garbage, which took a second while it scanned what a thousand tests before had left.
+    """
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the test modules and what they import."""
+    exempt_from_collection()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Exempt what the test left in caches."""
+    exempt_from_collection()
 
 
 @pytest.hookimpl(trylast=True)

@@ -181,7 +181,7 @@ def enumerate_crashes(
     recorder = _Recorder(disk or SimDisk(SeededRng(seed)))
     with _rare_collection():
         run.record(recorder, workload)
-        gc.freeze()  # the crash points live to the end, so later collections need not scan them
+        gc.freeze()  # later collections need not scan the crash points, which live to the end, and older objects
         if only is not None:
             run.replay(recorder.points, only)
         else:
@@ -318,14 +318,11 @@ def _shuffled(states: list[_State], rng: Rng) -> list[_State]:
 @contextmanager
 def _rare_collection() -> Iterator[None]:
     """Collect garbage only between checks, so that no object is finalized during one."""
-    collecting, set_aside = gc.isenabled(), gc.get_freeze_count() > 0
+    collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if collecting:
             gc.enable()
         gc.collect()
-        if set_aside:
-            gc.freeze()  # restore the caller's state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import sys
 import pytest
 
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim import one_seed
 from tallybook.sim.configuration.archive_configuration import ARCHIVE_FAULTS
 from tallybook.sim.configuration.repair_configuration import REPAIR_FAULTS
 from tallybook.sim.configuration.run_configuration import FAULTS, LOSSES_OF_METADATA, draw_configuration
@@ -76,17 +74,3 @@ def test_every_line_of_the_trace_can_be_had(tmp_path) -> None:
         f"phase {name}" for name in ("boot", "safety", "heal", "liveness", "audit")
     ]
     assert report.digest == run(111).digest
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_run_leaves_objects_exempt_from_garbage_collection_as_they_were(
-    frozen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def nothing(_world: object) -> None:
-        """Run nothing."""
-
-    monkeypatch.setattr(one_seed, "run_scenario", nothing)
-    (gc.freeze if frozen else gc.unfreeze)()
-    assert run(1).failure == ""
-    assert (gc.get_freeze_count() > 0) is frozen
-    gc.freeze()
