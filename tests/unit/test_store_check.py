@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
+from tallybook.bookie.directories import disk_monitor
 from tallybook.bookie.gc.plan import GarbagePolicy, GcDelays
+from tallybook.bookie.journal import journal
 from tallybook.bookie.ledgers.disposition import LedgerDisposition, disposition_of
 from tallybook.core.errors import Conflict, MetadataUnavailable, OtherLedger
 from tallybook.core.quorum import Quorum
@@ -35,7 +37,7 @@ class Around:
         self.known = KnownMetadata()
         self.known.disposition_of = self._disposition_of  # type: ignore[method-assign]
         self.known.read_id_counter = self.store.id_counter  # type: ignore[method-assign]
-        settings = tiny_settings()
+        settings = tiny_settings(flush_interval_ms=600_000)
         disk = SimDisk(world.rng, latency=Latency(mean_seconds=0.001))
         self.node = DiskBookie(disk, world.clock, self.known, settings)
         self.node.behind = RestoreRecordStore(self.store, world.clock, world.rng)
@@ -92,6 +94,13 @@ class Around:
         await self.node.stop()
         await self.node.boot()
         await self.node.bookie.compare_store()
+
+
+@pytest.fixture(autouse=True)
+def polls_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the bookie look at its disks and its journal rarely, since days pass in these tests."""
+    monkeypatch.setattr(disk_monitor, "POLL_SECONDS", 600.0)
+    monkeypatch.setattr(journal, "WATCH_SECONDS", 600.0)
 
 
 @asynccontextmanager
