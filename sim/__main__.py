@@ -4,7 +4,7 @@
     python -m tallybook.sim many --seeds 300 --jobs 2    run many seeds; the last line is the summary
     python -m tallybook.sim run 7 --bug "any key fits"   run one seed with a planted bug
     python -m tallybook.sim bugs                         search a seed for every planted bug
-    python -m tallybook.sim bugs --write                 the same, and write their lines in docs/project/planted-bugs.md
+    python -m tallybook.sim bugs --write                 the same, and write the results to docs/project/planted-bugs.md
 
 Exits with 1 if a seed failed, and prints the command that runs it again.
 """
@@ -85,7 +85,7 @@ def main() -> int:
     bugs.add_argument("bug", nargs="*", choices=[*BUGS, []], default=[], help="default: all bugs")
     bugs.add_argument("--seeds", type=int, default=2000, help="maximum number of seeds per bug")
     bugs.add_argument("--jobs", type=int, default=2, help="processes")
-    bugs.add_argument("--write", action="store_true", help="write their lines in docs/project/planted-bugs.md")
+    bugs.add_argument("--write", action="store_true", help="write the results to docs/project/planted-bugs.md")
     chosen = parser.parse_args()
     if chosen.command == "bugs":
         return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs, write=chosen.write)

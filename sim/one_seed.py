@@ -58,7 +58,7 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> S
         return await run_scenario(world)
 
     collecting = gc.isenabled()
-    gc.freeze()  # gc.collect() below need not scan older objects; they stay exempt, since unfreezing costs such a scan
+    gc.freeze()  # gc.collect() below need not scan older objects
     gc.disable()  # gc could finalize objects at a different step in another process
     try:
         _, report.outcome = run_untraced(seed, scenario, deadline_seconds=DEADLINE_SECONDS, on_trace_line=on_trace_line)

@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def exempt_from_collection() -> None:
     """Exempt the objects that exist now from garbage collection.
 
-    Each simulated run collects its garbage, which took a second while it scanned what a thousand tests before had left.
+    Each simulated run ends with a full collection, which would scan all objects of earlier tests: up to a second.
     """
     gc.collect()
     gc.freeze()

@@ -38,13 +38,13 @@ def _line(search: Search, commit: str) -> str:
 
 
 def lines_by_bug(page: str) -> dict[str, str]:
-    """The table's line of each bug."""
+    """The line of each bug in the table of the page."""
     lines = [line for line in page.partition(BEGIN)[2].partition(END)[0].splitlines() if line.startswith("| ")]
     return {line.strip("| ").partition(" | ")[0]: line for line in lines[1:]}
 
 
 def with_lines(page: str, searches: Sequence[Search], commit: str) -> str:
-    """The page with the lines of these searches, which ran the code of ``commit``; it keeps the lines of other bugs."""
+    """The page with new lines for these searches, which ran at ``commit``; other lines stay as they are."""
     lines = lines_by_bug(page) | {search.bug: _line(search, commit) for search in searches}
     table = "\n".join([HEAD, *(lines[bug] for bug in BUGS if bug in lines)])
     before, _, rest = page.partition(BEGIN)

@@ -181,7 +181,7 @@ def enumerate_crashes(
     recorder = _Recorder(disk or SimDisk(SeededRng(seed)))
     with _rare_collection():
         run.record(recorder, workload)
-        gc.freeze()  # later collections need not scan the crash points, which live to the end, and older objects
+        gc.freeze()  # the crash points live to the end, so later collections need not scan them
         if only is not None:
             run.replay(recorder.points, only)
         else:

@@ -98,7 +98,7 @@ class Around:
 
 @pytest.fixture(autouse=True)
 def polls_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the bookie look at its disks and its journal rarely, since days pass in these tests."""
+    """Let the bookie poll its disks and its journal rarely, because simulated days pass in these tests."""
     monkeypatch.setattr(disk_monitor, "POLL_SECONDS", 600.0)
     monkeypatch.setattr(journal, "WATCH_SECONDS", 600.0)
 
