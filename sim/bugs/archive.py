@@ -111,6 +111,7 @@ ARCHIVE_BUGS: Final[dict[str, Bug]] = {
         [(bookie_node, "disposition_of", _dropped_early)],
         of_archives=True,
     ),
+    # Rarely seen: an object that may be the last copy of a ledger is kept by another rule, so only compaction shows it.
     "announced objects collected": Bug(
         "an announced object that is not committed yet is removed as an orphan",
         "I17",
