@@ -22,7 +22,7 @@ from ..security.denial_log import DenialLog
 from ..security.identity import CertificateSource, ServerSecurity
 from ..security.in_flight import RequestsInFlight
 from .connection_watch import ConnectionWatch
-from .handlers import RunningHandlers
+from .handlers import RunningHandlers, send_headers
 from .health_and_reflection import StandardServices
 from .load import GrpcLoad
 from .options import call_server_options
@@ -200,9 +200,8 @@ class _GrpcCall:
         """Send one message; see the port."""
         try:
             if not self._begun:
-                # Separately: if a first message is cancelled, gRPC loses track whether the headers were sent.
-                await self._context.send_initial_metadata(())
                 self._begun = True
+                await send_headers(self._context)
             await self._context.write(message)
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise CallerGone(f"the call from {self._peer} broke: {type(error).__name__}") from None

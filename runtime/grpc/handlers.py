@@ -74,3 +74,17 @@ class RunningHandlers:
     async def _wait(self) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=GRACE_SECONDS)
+
+
+async def send_headers(context: Any) -> None:
+    """Send the headers of a call, separately from its first message.
+
+    A cancellation waits until they are sent, or the connection is lost: otherwise gRPC would send them again with the
+    status, which fails, and the caller would wait for a status for ever.
+    """
+    sending = asyncio.ensure_future(context.send_initial_metadata(()))
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await asyncio.gather(sending, return_exceptions=True)
+        raise

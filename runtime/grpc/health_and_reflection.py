@@ -31,7 +31,7 @@ from ..clock import RealClock
 from ..security.denial_log import DenialLog
 from ..security.in_flight import RequestsInFlight
 from ..security.reauthorization import run_while_authorized
-from .handlers import RunningHandlers
+from .handlers import RunningHandlers, send_headers
 from .load import CHECK, DESCRIBE, WATCH, GrpcLoad
 from .tls import presented
 
@@ -222,8 +222,7 @@ class _Health:
             status = self._about.status(await _service_asked(context))
             if status is None:
                 raise _Ended(grpc.StatusCode.NOT_FOUND, "there is no such service")
-            # Separately: if the send of an answer is cancelled, gRPC loses track whether the headers were sent.
-            await context.send_initial_metadata(())
+            await send_headers(context)
             await _answer(context, status)
 
     async def watch(self, context: Any) -> None:
@@ -237,6 +236,7 @@ class _Health:
         except TimeoutError:
             raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "no request arrived") from None
         status = self._about.status(service)
+        await send_headers(context)
         await _answer(context, _STATUS.SERVICE_UNKNOWN if status is None else status)
         if status == _STATUS.SERVING:
             await self._about.wait_until_retired()
@@ -284,8 +284,7 @@ class _Reflection:
             aclosing(self._questions(context)) as questions,
             aclosing(self._described.ServerReflectionInfo(questions, context)) as answers,
         ):
-            # Separately: if the send of an answer is cancelled, gRPC loses track whether the headers were sent.
-            await context.send_initial_metadata(())
+            await send_headers(context)
             async for answer in answers:
                 try:
                     async with asyncio.timeout(MOMENT_SECONDS):

@@ -21,7 +21,7 @@ from ..security.denial_log import DenialLog
 from ..security.identity import CertificateSource, ServerSecurity
 from ..security.in_flight import RequestsInFlight
 from ..transport import Acceptor
-from .handlers import RunningHandlers
+from .handlers import RunningHandlers, send_headers
 from .health_and_reflection import StandardServices
 from .load import GrpcLoad
 from .options import SERVER_OPTIONS
@@ -166,6 +166,7 @@ class _ServerStream:
         # Read now, because gRPC crashes the process if the peer is read after the call has ended.
         self._peer = str(context.peer())
         self._presented = presented(context)
+        self._begun = False
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Set once this side ended the stream: true if it closed it, false if it dropped it."""
 
@@ -183,6 +184,9 @@ class _ServerStream:
         """Hand over one message; see the port."""
         self._check_open()
         try:
+            if not self._begun:
+                self._begun = True
+                await send_headers(self._context)
             await self._context.write(message)
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise self._broken(error) from None
