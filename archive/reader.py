@@ -1,7 +1,8 @@
 """Reads ledgers from archive objects: the same batches, byte for byte, as from bookies.
 
 An entry is found by the directory, which has the runs of its ledger: a run is adjacent rows in one row group. Entry id
-and run give the row, and the page table of the row group the page with this row (``index_tables.PageTable.at_row``).
+and run give the row, and the page table of the row group the page with this row (``PageTable.at_row`` in
+``format/index_tables``).
 
 With the index of an object in the cache, one entry costs one ranged read of its page (64 KiB before compression, for
 small entries). Longer reads fetch adjacent pages in one request.

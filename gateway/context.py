@@ -1,4 +1,4 @@
-"""What the services of one gateway share."""
+"""The context of a gateway: stores, limits and counters that its services share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .metrics import GatewayCounters
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """What the services of one gateway share, so that the limits apply to all of them together."""
+    """Stores, limits and counters that the services of one gateway share, so that the limits apply to all of them together."""
 
     client: Client
     """Accesses the cluster. Its settings are ``settings.client``."""

@@ -76,7 +76,7 @@ ADDS_PER_REPLICA: Final = 16
 
 
 class CopyResult(NamedTuple):
-    """What was copied to a bookie."""
+    """Amounts copied to a bookie."""
 
     batches: int
     size: int

@@ -21,7 +21,7 @@ from tallybook.metadata.ledger.repaired import immutable_fragments
 
 
 class FragmentReplica(NamedTuple):
-    """What one bookie is to hold of a confirmed fragment. The fragment is empty if ``last`` is less than ``first``."""
+    """The part of a confirmed fragment that one bookie is to hold. The fragment is empty if ``last`` is less than ``first``."""
 
     first: int
     """First entry of the fragment, which identifies it."""
@@ -57,7 +57,7 @@ class RepairReason(Enum):
 
 
 class RepairNeed(NamedTuple):
-    """What repair a ledger needs."""
+    """The repair that a ledger needs."""
 
     confirmed: RepairReason | None
     """Why its confirmed fragments need repair."""
@@ -167,7 +167,7 @@ def find_reason(metadata: LedgerMetadata, problems: BookieProblems) -> RepairRea
 
 
 def find_need(metadata: LedgerMetadata, problems: BookieProblems) -> RepairNeed:
-    """What repair the ledger needs."""
+    """The repair that the ledger needs."""
     growing = _last_fragment_lacks_copies(metadata, problems)
     if metadata.state is LedgerState.IN_RECOVERY:
         growing = RepairReason.UNFINISHED

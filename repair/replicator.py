@@ -53,7 +53,7 @@ RepairLedger: TypeAlias = Callable[[int, Task, RepairResult], Awaitable[None]]
 
 @dataclass(slots=True)
 class ReplicatorTotals:
-    """What one replicator has done since it started. Sizes in bytes."""
+    """Counters of one replicator since it started. Sizes in bytes."""
 
     tasks: int = 0
     ledgers: int = 0

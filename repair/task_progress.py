@@ -31,7 +31,7 @@ class LedgerProgress(NamedTuple):
 
 
 class TaskProgress(NamedTuple):
-    """What all replicators of a task have done, and what it is expected to take.
+    """The work of all replicators on a task, and the time that it is expected to take.
 
     Attributes:
         ledgers: in the task when it was published; 0: not known.

@@ -29,7 +29,7 @@ MAX_DRAIN_TASKS: Final = 750
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSigns:
-    """What the auditor knows of the cluster without a walk.
+    """The state of the cluster as the auditor knows it without a walk.
 
     Args:
         lost: bookies that have been away for too long.

@@ -1,4 +1,4 @@
-"""What the streaming readers of ledgers and of streams share: limits of a micro-batch, the report, the connection."""
+"""Shared parts of the streaming readers of ledgers and of streams: limits of a micro-batch, the report, the connection."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ MAX_IN_FLIGHT: Final = 64
 
 
 class DeliveryStreams(Protocol):
-    """What deliveries need of a ``StreamStore``."""
+    """The part of a ``StreamStore`` that deliveries need."""
 
     @property
     def metadata_store(self) -> MetadataStore:

@@ -51,12 +51,12 @@ class WatchedDirectories:
 
     @property
     def deciding(self) -> Sequence[str]:
-        """Those that decide whether adds are taken."""
+        """Directories that decide whether adds are taken."""
         return (*self.logs, self.index) if self.index_apart else tuple(self.logs)
 
     @property
     def others(self) -> Sequence[str]:
-        """Those that are only shown to operators."""
+        """Directories that are only shown to operators."""
         return tuple(self.journals) if self.index_apart else (*self.journals, self.index)
 
 

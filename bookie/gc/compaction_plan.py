@@ -1,4 +1,4 @@
-"""Selects the entry logs worth compacting. Decisions only, no I/O.
+"""Selects the entry logs to free: those without live bytes, and others if compaction pays. Decisions only, no I/O.
 
 Compacting a log with a fifth of live bytes writes one byte for four that are freed; with four fifths live, four bytes
 for one. So logs with few live bytes are compacted soon, others only when the bookie is short of disk space, or once in
@@ -47,7 +47,7 @@ class CompactionLimits(NamedTuple):
         return max(self.below, self.below_if_much) if much else self.below
 
 
-def worth_copying(logs: Iterable[LogUsage], bounds: CompactionLimits) -> list[LogUsage]:
+def worth_freeing(logs: Iterable[LogUsage], bounds: CompactionLimits) -> list[LogUsage]:
     """The logs worth compacting, and those without live bytes, those with most gain for least cost first."""
     ordered = sorted(logs, key=lambda facts: (facts.live_part, facts.log_id))
     all_bytes, garbage_bytes = _totals(ordered)
@@ -63,7 +63,7 @@ def worth_copying(logs: Iterable[LogUsage], bounds: CompactionLimits) -> list[Lo
 
 def worth_finishing(log: LogUsage, others: Iterable[LogUsage], bounds: CompactionLimits) -> bool:
     """Whether a growing log would be worth compacting as well as ``others``, so that it should be finished now."""
-    return log in worth_copying([log, *others], bounds)
+    return log in worth_freeing([log, *others], bounds)
 
 
 def _totals(logs: Iterable[LogUsage]) -> tuple[int, int]:

@@ -43,7 +43,7 @@ from ..storage.entry_log.logs import EntryLogs
 from ..storage.index.port import MAX_FIND_ROWS, Index
 from ..storage.location import IndexRow
 from ..storage.log_contents import LogContents
-from .compaction_plan import CompactionLimits, LogUsage, worth_copying, worth_finishing
+from .compaction_plan import CompactionLimits, LogUsage, worth_finishing, worth_freeing
 from .entry_log_compaction import Compaction, Undisturbed
 
 _log = logger("bookie.reclaimer")
@@ -180,7 +180,7 @@ class EntryLogReclaimer:
             await self._measure_by_index()
         full = await self._finish_growing(bounds)
         by_index: dict[int, LogUsage] = {}
-        for facts in worth_copying(self._usage(), bounds):
+        for facts in worth_freeing(self._usage(), bounds):
             if self.compaction_suspended and facts.live_bytes:
                 # The state may have changed since the pass began.
                 break

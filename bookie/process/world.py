@@ -1,4 +1,4 @@
-"""What a bookie gets from outside: disk, clock, tasks, and lookups in the metadata."""
+"""The surroundings of a bookie: disk, clock, tasks, and lookups in the metadata."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class MissingData:
     """The fields of the format file, if it can be read."""
     found: FoundDirectories
     journals: tuple[StorageDirectory, ...]
-    """Those that are lost and are to be created again."""
+    """Directories that are lost and are to be created again."""
     journal: bool
     """Whether a journal was lost."""
 

@@ -72,7 +72,7 @@ class NeverBehind:
 
 
 class StoreAge(NamedTuple):
-    """What a pass of the collector needs to know.
+    """Facts that a pass of the collector needs.
 
     Attributes:
         id_counter: an upper bound of all ledger ids ever assigned; ``None`` if unknown.

@@ -29,7 +29,7 @@ _RETRY_MS: Final = 1_000
 
 
 class StreamQuota(NamedTuple):
-    """What one stream may have in flight."""
+    """Limits of what one stream has in flight."""
 
     credit_bytes: int
     """Bytes of batches that are sent and not answered."""
@@ -42,7 +42,7 @@ class StreamQuota(NamedTuple):
 
 @dataclass(slots=True)
 class _PrincipalUsage:
-    """What the streams of a principal have been granted, apart from requests."""
+    """Quotas granted to the streams of a principal, apart from requests."""
 
     streams: int = 0
     bytes: int = 0

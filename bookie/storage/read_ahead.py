@@ -113,14 +113,14 @@ class ReadAhead:
         self._waiting: OrderedDict[_Piece, _Stream] = OrderedDict()
         """Pieces that wait for the disk, in the order of their lookup."""
         self._wanted: OrderedDict[_Piece, _Stream] = OrderedDict()
-        """Those that a reader waits for; they come first."""
+        """Blocks that a reader waits for; they come first."""
         self._in_flight = 0
         """Pieces that are being read."""
         self.held_bytes = 0
         self.read_batches = 0
         """Batches read ahead."""
         self.used_batches = 0
-        """Those of them that were requested."""
+        """Blocks among them that were requested."""
 
     def __len__(self) -> int:
         return len(self._streams)

@@ -1,7 +1,8 @@
 """Chooses the bookies that replace failed members of an ensemble. Pure functions.
 
-A replacement is from a rack that makes the most write sets span two racks; ``candidates`` draws it. That it is alive is
-checked by ``replacement_probe``, before the metadata names it.
+A replacement is from a rack that makes the most write sets span two racks; ``candidates`` draws it among the bookies
+there, with odds by their free disk space. That it is alive is checked by ``replacement_probe``, before the metadata
+names it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a reader knows of its ledger: the metadata as last read, and the last add confirmed. Neither goes back."""
+"""A reader's view of its ledger: the metadata as last read, and the last add confirmed. Neither goes back."""
 
 from __future__ import annotations
 

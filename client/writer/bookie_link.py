@@ -44,7 +44,7 @@ class LinkEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkContext:
-    """What the links of one writer share.
+    """Settings and counters that the links of one writer share.
 
     Args:
         machine: decides.

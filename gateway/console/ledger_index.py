@@ -16,7 +16,7 @@ MAX_NAME_CHARS: Final = 100
 
 
 class IndexedLedger(NamedTuple):
-    """What a ledger can be sorted and filtered by."""
+    """The properties by which ledgers are sorted and filtered."""
 
     created_at_ms: int
     ledger_id: int

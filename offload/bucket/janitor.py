@@ -24,7 +24,7 @@ from tallybook.runtime.tasks import Workers, run_together
 
 from ..ledger_listing import LedgerListing
 from ..totals import Totals
-from .decisions import LedgerLocations, is_there, locate_ledgers
+from .ledger_locations import LedgerLocations, is_there, locate_ledgers
 from .manifest_writer import ManifestWriter
 from .orphans import Garbage, OrphanWatch, Owned
 from .unknown_objects import CONCURRENT_READS, deletions_of, needed, unexplained
@@ -131,7 +131,7 @@ class BucketJanitor:
         """Whether a manifest may be written although none can be read: the metadata must explain all objects."""
         lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
         owned = Owned.by(self._listing.ledgers.values())
-        unowned = [found for found in objects if owned.frees_object(found.key)]
+        unowned = [found for found in objects if owned.is_orphan(found.key)]
         metadata, ledgers = self._listing.store, self._listing.ledgers
         for doubt in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, limit=1)).values():
             self._totals.failed(

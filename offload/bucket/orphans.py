@@ -46,12 +46,12 @@ class Owned:
                 attempted.add(metadata.archiving.object_id)
         return cls(frozenset(held), frozenset(attempted))
 
-    def frees_object(self, key: str) -> bool:
+    def is_orphan(self, key: str) -> bool:
         """Whether the key is that of an archive object without an owner. Foreign objects are never removed."""
         object_id = object_id_of(key)
         return object_id is not None and object_id not in self.held and object_id not in self.attempted
 
-    def frees_upload(self, key: str) -> bool:
+    def is_abandoned_upload(self, key: str) -> bool:
         """Whether the key is that of an archive object without an attempt in progress."""
         object_id = object_id_of(key)
         return object_id is not None and object_id not in self.attempted
@@ -70,8 +70,8 @@ class Garbage:
     def without(self, owned: Owned) -> Garbage:
         """Without those that have an owner."""
         return Garbage(
-            tuple(found for found in self.objects if owned.frees_object(found.key)),
-            tuple(upload for upload in self.uploads if owned.frees_upload(upload.key)),
+            tuple(found for found in self.objects if owned.is_orphan(found.key)),
+            tuple(upload for upload in self.uploads if owned.is_abandoned_upload(upload.key)),
         )
 
     def without_objects(self, keys: Collection[str]) -> Garbage:
@@ -126,7 +126,7 @@ class OrphanWatch:
         alone: dict[str, _Seen] = {}
         gone = []
         for found in objects:
-            if not owned.frees_object(found.key):
+            if not owned.is_orphan(found.key):
                 continue
             seen = alone[found.key] = self._alone_since.get(found.key, _Seen(monotonic_s, wall_ms))
             alone_s = monotonic_s - seen.monotonic_s
@@ -134,7 +134,9 @@ class OrphanWatch:
                 gone.append(found)
         self._alone_since = alone
         dead = [
-            upload for upload in uploads if owned.frees_upload(upload.key) and self._old(upload.began_at_ms, wall_ms)
+            upload
+            for upload in uploads
+            if owned.is_abandoned_upload(upload.key) and self._old(upload.began_at_ms, wall_ms)
         ]
         return Garbage(tuple(gone), tuple(dead))
 

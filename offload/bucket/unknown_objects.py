@@ -24,7 +24,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import Deletion, MetadataStore
 from tallybook.runtime.tasks import run_together
 
-from .decisions import existing_metadata, ledger_in_need, unknown_ledger
+from .ledger_locations import existing_metadata, ledger_in_need, unknown_ledger
 
 CONCURRENT_READS: Final = 32
 """Concurrent reads of the metadata store, or of the bucket."""

@@ -121,7 +121,7 @@ async def _orphans(
     async for page in store.list():
         for found in page:
             step()
-            if held.frees_object(found.key):
+            if held.is_orphan(found.key):
                 alone.append(found.key)
     if not alone:
         return
@@ -131,7 +131,7 @@ async def _orphans(
         named |= {found.object_id for found in (each.archived, each.archiving) if found is not None}
     owned = Owned(frozenset(named), frozenset())
     for key in alone if findings.complete and not findings.unreadable else ():
-        if owned.frees_object(key):
+        if owned.is_orphan(key):
             yield FsckFinding(
                 "an object that belongs to no ledger",
                 key,

@@ -79,12 +79,17 @@ class RunningHandlers:
 async def send_headers(context: Any) -> None:
     """Send the headers of a call, separately from its first message.
 
-    A cancellation waits until they are sent, or the connection is lost: otherwise gRPC would send them again with the
-    status, which fails, and the caller would wait for a status for ever.
+    A cancellation takes effect once they are sent, or the connection is lost (keepalive ends one whose peer reads
+    nothing): otherwise gRPC would send them again with the status, which fails, and the caller would wait for ever.
     """
     sending = asyncio.ensure_future(context.send_initial_metadata(()))
-    try:
-        await asyncio.shield(sending)
-    except asyncio.CancelledError:
-        await asyncio.gather(sending, return_exceptions=True)
-        raise
+    cancelled = False
+    while not sending.done():
+        try:
+            await asyncio.wait((sending,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        sending.exception()
+        raise asyncio.CancelledError
+    sending.result()

@@ -1,4 +1,4 @@
-"""What this process is authorized to do, as far as its own security directory says.
+"""The permissions of this process, as far as its own security directory says.
 
 If the directory has rules and a principal in them matches the certificate, the rules decide. Otherwise the role in a
 name ``tallybook://ROLE/NAME`` of the certificate gives an upper bound; the rules of the bookies decide.

@@ -1,9 +1,9 @@
 """Bearer tokens: JSON Web Tokens (RFC 7519), checked with the keys of a JSON Web Key Set (RFC 7517).
 
 A token names the key that signed it (``kid``). The algorithm is that of the *key*, not of the token's header, so that
-a public key cannot be used as a shared secret and an unsigned token is never valid. A token must have the claims
-``aud`` (audience), ``sub`` (subject) and ``exp`` (expiry). To rotate keys, add the new key and remove the old one when
-its last token has expired.
+a public key cannot be used as a shared secret and an unsigned token is never valid. A token must have ``kid``, and the
+claims ``aud`` (audience), ``sub`` (subject, not empty) and ``exp`` (expiry, a number). To rotate keys, add the new key and
+remove the old one when its last token has expired.
 """
 
 from __future__ import annotations

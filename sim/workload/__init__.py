@@ -1,4 +1,4 @@
-"""What the clients of a simulated run do, and the history of what they were told.
+"""The actions of the clients of a simulated run, and the history of the answers that they got.
 
 ``ledgers`` is the entrance: it runs every actor in a process of its own, and is used by the actors of the other modules
 (producers, offloaders, repairers ...). ``history`` and ``stream_history`` record operations and results; they are pure,

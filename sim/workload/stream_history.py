@@ -1,4 +1,4 @@
-"""History of what clients did with streams and what they were told; ``oracle/stream_check`` checks it.
+"""History of what clients did with streams and what they were told; ``checks/stream_check`` checks it.
 
 It does not know heads, sessions or segments. A stream is a sequence of records, each with a place and a sequence
 number. A *writer session* lasts from ``writer()`` to the end of the handle::

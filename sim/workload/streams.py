@@ -6,7 +6,7 @@
     "keeper"     runs the stream janitor, and truncates
     meddler      renames, deletes and changes streams, and recovers segments that are being written
 
-Operations and results go into a stream history (``stream_history``), which ``oracle/stream_check`` checks at the end of
+Operations and results go into a stream history (``stream_history``), which ``checks/stream_check`` checks at the end of
 the run. Subscription violations are found at once.
 """
 

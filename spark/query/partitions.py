@@ -55,7 +55,7 @@ class PlannedRange:
 
 @dataclass
 class EntryPartition(InputPartition):
-    """What one task reads. Plain values only: it is pickled to an executor."""
+    """The input of one task. Plain values only: it is pickled to an executor."""
 
     planned_ranges: tuple[PlannedRange, ...]
     written: TimeRange = ALL_TIMES

@@ -80,7 +80,7 @@ class PlannedRecordRange(PlannedRange):
 
 @dataclass
 class RecordPartition(EntryPartition):
-    """What one task of a query of streams reads."""
+    """The input of one task of a query of streams."""
 
     missing: tuple[RecordGap, ...] = ()
     """Gaps known when the query was planned."""

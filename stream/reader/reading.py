@@ -53,7 +53,7 @@ MAX_POLLS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class StreamContext:
-    """What a store of streams gives to its readers and writers."""
+    """The part of a store of streams that its readers and writers use."""
 
     catalog: StreamCatalog
     client: Client

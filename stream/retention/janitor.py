@@ -99,7 +99,7 @@ class StreamJanitor:
         async for stream_id in self._catalog.ids():
             seen.add(stream_id)
             try:
-                await self._keep(stream_id, sessions, abandoned)
+                await self._maintain(stream_id, sessions, abandoned)
             except TallybookError as error:
                 if is_defect(error):
                     raise
@@ -135,8 +135,8 @@ class StreamJanitor:
             return False
         return True
 
-    async def _keep(self, stream_id: str, sessions: Collection[str], abandoned: dict[str, Head]) -> None:
-        """Process one stream.
+    async def _maintain(self, stream_id: str, sessions: Collection[str], abandoned: dict[str, Head]) -> None:
+        """Finish interrupted changes of one stream, then apply its retention, by age and by size.
 
         Args:
             sessions: sessions that were alive at the beginning of this pass.

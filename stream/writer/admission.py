@@ -1,4 +1,4 @@
-"""What a record must pass before it is gathered: size, order, quota, deduplication and the byte budget."""
+"""The checks of a record before it is gathered: size, order, quota, deduplication and the byte budget."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.gc.compaction_plan import CompactionLimits, LogUsage, worth_copying, worth_finishing
+from tallybook.bookie.gc.compaction_plan import CompactionLimits, LogUsage, worth_finishing, worth_freeing
 from tallybook.bookie.gc.entry_log_compaction import Compaction
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.process.http_endpoints import BookieEndpoints
@@ -398,17 +398,17 @@ async def test_a_full_disk_stops_copying_and_loses_nothing(node, world):
 
 def test_those_go_first_of_which_least_has_to_be_copied() -> None:
     logs = [LogUsage(1, 1000, 190), LogUsage(2, 1000, 500), LogUsage(3, 1000, 0), LogUsage(4, 1000, 10)]
-    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2))] == [3, 4, 1]
-    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.0))] == [3]
+    assert [facts.log_id for facts in worth_freeing(logs, CompactionLimits(0.2))] == [3, 4, 1]
+    assert [facts.log_id for facts in worth_freeing(logs, CompactionLimits(0.0))] == [3]
 
 
 def test_where_much_is_garbage_as_a_whole_logs_go_until_it_is_little() -> None:
     logs = [LogUsage(number, 1000, live) for number, live in enumerate([100, 300, 400, 700, 900])]
-    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2))] == [0]
+    assert [facts.log_id for facts in worth_freeing(logs, CompactionLimits(0.2))] == [0]
     # Of 5,000 bytes 2,600 are garbage, then 1,700 of 4,100, then 1,000 of 3,400, and 400 of 2,800.
     for garbage, wanted in ((0.6, [0]), (0.4, [0, 1]), (0.29, [0, 1, 2]), (0.1, [0, 1, 2, 3]), (0.0, [0, 1, 2, 3])):
-        assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2, garbage, 0.8))] == wanted, garbage
-    assert [facts.log_id for facts in worth_copying(logs, CompactionLimits(0.2, 1.0, 0.8))] == [0]
+        assert [facts.log_id for facts in worth_freeing(logs, CompactionLimits(0.2, garbage, 0.8))] == wanted, garbage
+    assert [facts.log_id for facts in worth_freeing(logs, CompactionLimits(0.2, 1.0, 0.8))] == [0]
 
 
 def test_a_log_that_is_written_is_finished_early_where_it_would_be_copied() -> None:

@@ -30,8 +30,10 @@ async def served() -> AsyncIterator[str]:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Cut": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
 
 
 async def test_a_call_that_is_cut_short_while_it_sends_headers_gets_its_status() -> None:

@@ -27,7 +27,7 @@ class WriterUpdate(Enum):
 
 
 class NextStep(Enum):
-    """What the writer does after an update has failed."""
+    """Reactions of the writer to a failed update."""
 
     CONTINUE = "continue with the present ensemble, and try later"
     RESOLVE = "try again until the outcome is known; confirm nothing meanwhile"

@@ -1,4 +1,4 @@
-"""``offload/bucket/decisions.py``: what may be removed, by metadata, manifest and listing of a bucket."""
+"""``offload/bucket/ledger_locations.py``: what may be removed, by metadata, manifest and listing of a bucket."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.store import Deletion
-from tallybook.offload.bucket.decisions import ledger_in_need, locate_ledgers, unknown_ledger
+from tallybook.offload.bucket.ledger_locations import ledger_in_need, locate_ledgers, unknown_ledger
 
 from .test_offload_policy import ledger, receipt
 

@@ -1,4 +1,6 @@
-"""Rules for the manifest and for the removal of objects. Pure functions.
+"""In which object each ledger counts, and whether an orphan may be the last copy of a ledger. Pure functions.
+
+When an object is an orphan is decided in ``orphans``; this is the check before its removal.
 
 A ledger counts in the object that its metadata names, if the bucket has that object as archived. Metadata restored from
 an older copy names objects that were removed since, or none; then the line of the manifest counts, if its object is in
