@@ -19,7 +19,7 @@ from .metrics import GatewayCounters
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """Stores, limits and counters that the services of one gateway share, so that the limits apply to all of them together."""
+    """Stores, limits and counters of one gateway: its services share them, so that limits apply to all together."""
 
     client: Client
     """Accesses the cluster. Its settings are ``settings.client``."""

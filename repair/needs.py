@@ -21,7 +21,7 @@ from tallybook.metadata.ledger.repaired import immutable_fragments
 
 
 class FragmentReplica(NamedTuple):
-    """The part of a confirmed fragment that one bookie is to hold. The fragment is empty if ``last`` is less than ``first``."""
+    """The part of a confirmed fragment that one bookie is to hold. It is empty if ``last`` is less than ``first``."""
 
     first: int
     """First entry of the fragment, which identifies it."""

@@ -1,4 +1,4 @@
-"""Shared parts of the streaming readers of ledgers and of streams: limits of a micro-batch, the report, the connection."""
+"""Base of the streaming readers of ledgers and of streams: limits of a micro-batch, the report, the connection."""
 
 from __future__ import annotations
 

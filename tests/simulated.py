@@ -21,8 +21,9 @@ from typing import Any
 from tallybook.core.settings import ClientSettings
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.deterministic.world import DAY_SECONDS
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
+
+from .support.ledger_scenario import SMALL
+from .support.memory_cluster import MemoryCluster
 
 Body = Callable[..., Awaitable[None]]
 Parts = dict[str, Any]

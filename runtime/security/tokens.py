@@ -2,8 +2,8 @@
 
 A token names the key that signed it (``kid``). The algorithm is that of the *key*, not of the token's header, so that
 a public key cannot be used as a shared secret and an unsigned token is never valid. A token must have ``kid``, and the
-claims ``aud`` (audience), ``sub`` (subject, not empty) and ``exp`` (expiry, a number). To rotate keys, add the new key and
-remove the old one when its last token has expired.
+claims ``aud`` (audience), ``sub`` (subject, not empty) and ``exp`` (expiry, a number). To rotate keys, add the new key
+and remove the old one when its last token has expired.
 """
 
 from __future__ import annotations

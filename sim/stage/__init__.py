@@ -1,8 +1,7 @@
-"""Test equipment: a client or a bookie alone, with simulated surroundings.
+"""A real bookie alone, on a simulated disk.
 
-    MemoryCluster    real clients on in-memory bookies, without a wire (``cluster``, ``scenario``)
-    DiskBookie       a real bookie on a simulated disk, through restarts (``disk_bookie``)
+    disk_bookie    the bookie, through restarts and crashes
+    left_disk      disks that an earlier bookie has left, with which a simulated one begins
 
-The planted bugs (``sim/bugs/``) use these, too. Equipment that only tests use is in ``tests/support/``. Simulated runs
-of a whole cluster are elsewhere (``sim/run.py``); they use only ``disk_bookie`` and ``left_disk`` of this.
+Simulated runs of a whole cluster are elsewhere (``sim/run.py``).
 """

@@ -39,9 +39,10 @@ from tallybook.runtime.transport import Transport
 from tallybook.sim.deterministic import SimDisk, SimNet, World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.sim.memory_bookie.index import MemoryIndex
-from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import KnownMetadata
 from tallybook.wire.bookie_transport import bookie_transport
+
+from ..support.direct_connections import DirectConnection
 
 KEY = b"k" * 32
 VERIFIERS = {1: key_verifier(KEY), 2: key_verifier(b"l" * 32), 3: b"", 4: b"", 5: b""}

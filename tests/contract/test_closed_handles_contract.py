@@ -26,8 +26,6 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import World
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import (
     Outgoing,
     Position,
@@ -40,6 +38,8 @@ from tallybook.stream import (
 )
 
 from ..simulated import Parts, memory_cluster, on_stage
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 
 pytestmark = pytest.mark.filterwarnings(
     "error:coroutine:RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"

@@ -11,10 +11,10 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument
-from tallybook.sim.stage.scenario import lines
 from tallybook.stream import StreamStore
 
 from ..simulated import scenario
+from ..support.ledger_scenario import lines
 
 
 class Followed(NamedTuple):

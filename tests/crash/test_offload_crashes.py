@@ -21,11 +21,11 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import World, run_seed
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 from ..sampling import sample
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import SMALL, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from ..support.steps import OBJECT_CHANGES, CallSteps, OffloadProcess, StepFault
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.deterministic import World
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Position, StreamStore
 
 from ..simulated import Parts, memory_cluster, on_stage
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 
 
 @asynccontextmanager

@@ -11,11 +11,11 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.offloader import Offloader
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 
 SETTINGS = OffloadSettings(
     row_group_bytes=4096,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tallybook.sim.stage.scenario import SMALL, lines
-
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines
 
 QUICK = SMALL.model_copy(update={"add_timeout_ms": 500, "request_timeout_ms": 500})
 

@@ -19,13 +19,13 @@ from tallybook.core.errors import (
     StreamGap,
 )
 from tallybook.core.settings import ClientSettings
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamStore
 from tallybook.stream.catalog.head import StreamSegment
 from tallybook.stream.reader import reading, seek, tails
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import head_of, updates_refused
 from .stream_parts import filled, on_streams, process
 

@@ -19,8 +19,6 @@ from tallybook.core.errors import (
     StreamExists,
     StreamFenced,
 )
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, GapReason, Position, Start, StreamPolicy, StreamStore
 from tallybook.stream.catalog.head import Chapter, Head, SegmentEnd, StreamSegment, Truncation
 from tallybook.stream.records.envelope import MAX_RECORDS, StreamMarks
@@ -29,6 +27,8 @@ from tallybook.stream.retention.janitor import expired
 from tallybook.stream.writer import loss
 
 from ..support.faulty_metadata import MetadataFault
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import catalog_of, head_of, updates_refused
 from .stream_parts import Outage, filled, on_streams, process
 

@@ -9,13 +9,13 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataConflict, MetadataUnavailable, NoSuchStream, StreamEnded, StreamFenced
 from tallybook.metadata.records.listing import record_names
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines
 from tallybook.stream import Start, StreamStore
 from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.catalog.head import Head, begin_rename
 from tallybook.stream.names import CHAPTERS, SUBSCRIPTIONS
 
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import catalog_of, head_of, updates_refused
 from .stream_parts import on_streams
 

@@ -12,10 +12,10 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import EntryCorrupt, MetadataUnavailable, NoSuchSubscription
 from tallybook.metadata.stream_use import CURSOR
-from tallybook.sim.stage.scenario import SMALL
 from tallybook.stream import StreamStore
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL
 from .stream_parts import on_streams
 
 Condition = Callable[[bytes], bool]

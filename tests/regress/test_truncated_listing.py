@@ -10,9 +10,9 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.metadata.store import LedgerPage
-from tallybook.sim.stage.scenario import SMALL
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL
 
 
 class CutOff:

@@ -24,12 +24,12 @@ from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.configuration.run_configuration import RunConfiguration
 from tallybook.sim.deterministic import World
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 
 from ..support.archive_stage import ArchiveStage
 from ..support.deliveries import DeliveryDriver
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster, SeenThrough
 
 
 @asynccontextmanager

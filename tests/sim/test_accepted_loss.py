@@ -13,10 +13,10 @@ from tallybook.client.recovery.lossy import LossyRecoveryMachine
 from tallybook.client.recovery.machine import Close
 from tallybook.core.errors import OtherLedger, RecoveryFailed
 from tallybook.metadata.ledger.model import change_ensemble, close
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import repair, restart, written_ledger
 from .test_repair import QUICK, metadata_of
 from .test_repair_open_ledgers import abandoned, replace_disk

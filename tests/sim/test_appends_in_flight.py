@@ -26,12 +26,12 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore, WriteResult
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import batch_of
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..sampling import sample
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})

@@ -10,11 +10,11 @@ from tallybook.client.client import Client
 from tallybook.core.errors import EntryTooLarge, Outcome
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import eventually, lines
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection
+from ..support.ledger_scenario import eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 LIMIT = 400

@@ -8,11 +8,11 @@ from tallybook.client.ports import ClientWorld
 from tallybook.sim.chaos.audit import AuditClient, check_lacs, close_all, count_copies, keep_promises, read_all
 from tallybook.sim.chaos.records import BookiePromises
 from tallybook.sim.chaos.watched import WatchedConnections
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
 from tallybook.sim.workload.history import History, check
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL
+from ..support.memory_cluster import MemoryCluster
 
 ENTRIES = 40
 

@@ -13,9 +13,9 @@ from tallybook.client.client import Client
 from tallybook.core.errors import EntryCorrupt, EntryTooLarge, LedgerFenced, ReadBeyondLac
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 
 # A budget that one piece of input exceeds, so that feeding has to wait for space.
 SMALL = ClientSettings(max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=16 * 1024, add_timeout_ms=2000)

@@ -15,11 +15,11 @@ from tallybook.client.client import Client
 from tallybook.core.errors import EntryTooLarge, NoSuchStream, StreamFenced
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines
 from tallybook.stream import Position, Start, StreamStore
 
 from ..simulated import scenario
+from ..support.ledger_scenario import eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 # A budget that one piece of input exceeds, so that feeding has to wait for space.

@@ -23,11 +23,11 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.metadata.ledger.model import DigestType
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 from ..sampling import sample
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits, written_ledger
 
 BAD_RANGES = (

@@ -24,13 +24,13 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection
 from ..support.fault_script import FaultScript
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits, written_ledger
 
 # -- appends --------------------------------------------------------------------------------------

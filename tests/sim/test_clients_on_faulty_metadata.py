@@ -18,11 +18,11 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 from ..sampling import sample
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
+from ..support.ledger_scenario import SMALL, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 
 T = TypeVar("T")
 

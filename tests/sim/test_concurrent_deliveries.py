@@ -14,7 +14,6 @@ from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, StreamFenced, TallybookError
 from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.transactions import Transaction, commit
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream import StreamStore, deliveries
 from tallybook.stream.catalog.delivery_record import PART, Delivery, DeliveryStage
 from tallybook.stream.deliveries import Deliveries
@@ -22,6 +21,7 @@ from tallybook.stream.deliveries import Deliveries
 from ..sampling import FULL
 from ..simulated import scenario
 from ..support.deliveries import DeliveryDriver, rows
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 

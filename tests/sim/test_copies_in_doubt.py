@@ -6,10 +6,10 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import repair
 from .test_recovery_write_back import contradicted
 from .test_repair import QUICK, metadata_of

@@ -30,9 +30,9 @@ from tallybook.sim.configuration.run_configuration import draw_configuration
 from tallybook.sim.deterministic import World
 from tallybook.sim.memory_bookie.index import MemoryIndex
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import Parts, on_stage
+from ..support.ledger_scenario import lines, read_all
 from .parts import serving_universe
 
 ENTRIES: Final = 60

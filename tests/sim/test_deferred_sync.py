@@ -17,10 +17,10 @@ from tallybook.core.errors import (
     ReadBeyondLac,
 )
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})

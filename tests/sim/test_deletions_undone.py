@@ -13,9 +13,9 @@ from tallybook.core.settings import CollectionSettings
 from tallybook.repair.status.check import CopyCheck
 from tallybook.sim.deterministic import World
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import on_stage, world_alone
+from ..support.ledger_scenario import lines, read_all
 from .parts import checked_universe
 from .test_restored_metadata import CALM
 

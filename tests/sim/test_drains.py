@@ -11,9 +11,9 @@ from tallybook.metadata.records.bookie_modes import RequestedMode
 from tallybook.repair.pause import PAUSED_RECORD
 from tallybook.repair.status.drain import check_can_end
 from tallybook.repair.status.drain_reasons import why_still_referenced
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed, cut_listings_off, repair
 from .test_maintenance import switch
 from .test_repair import QUICK

@@ -19,12 +19,12 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, begin_recovery, close
 from tallybook.metadata.store import MetadataStore, WriteResult
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
 from ..support.fault_script import FaultScript
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from ..support.metadata_faults import AnswersLost, Gated, WritesRefused
 from .parts import written_ledger
 

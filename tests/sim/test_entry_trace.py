@@ -11,11 +11,11 @@ from tallybook.client.client import Client
 from tallybook.core.batch import verify_batch
 from tallybook.core.errors import AccessDenied, NoSuchLedger, ReadBeyondLac
 from tallybook.repair.status.entry_trace import trace_entry
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import eventually
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .parts import written_ledger
 

@@ -14,10 +14,10 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines
 
 from ..simulated import scenario
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 READING = ("read_entry", "read_batches", "read_lac", "wait_lac")

@@ -11,12 +11,12 @@ from tallybook.client.client import Client
 from tallybook.core.errors import EntryCorrupt, MetadataUnavailable
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines
 
 from ..simulated import scenario
 from ..support.gateway_calls import FakeCall
 from ..support.gateways import gateways
+from ..support.ledger_scenario import eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 

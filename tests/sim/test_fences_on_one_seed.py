@@ -16,10 +16,10 @@ from tallybook.core.errors import BookieUnavailable, LedgerFenced, NoSuchLedger,
 from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
 from tallybook.sim.deterministic import World, run_seed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 PIPELINED = 1_000

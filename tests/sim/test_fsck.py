@@ -23,14 +23,14 @@ from tallybook.repair.fsck.fsck import Fsck, FsckFinding, OpenArchive
 from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.service import RepairService
 from tallybook.repair.tasks import TaskBoard
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually
 from tallybook.stream import StreamStore
 from tallybook.stream.catalog.head import MAX_SEGMENTS
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import SMALL, eventually
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .parts import cut_listings_off, running
 

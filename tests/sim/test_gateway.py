@@ -26,13 +26,13 @@ from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection, DirectConnections
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..sampling import sample
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection, DirectConnections
 from ..support.gateway_calls import FakeCall
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits
 
 CREATE = pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest(), credit_bytes=32 * KIB))

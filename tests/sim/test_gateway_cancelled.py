@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tallybook.client.client import Client
 from tallybook.proto import stream_pb2 as pb
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually
 
 from ..simulated import scenario
 from ..support.cancellation import each_cut
 from ..support.gateway_calls import FakeCall
 from ..support.gateways import CLOSE, AppendCall, gateways, opening, records
+from ..support.ledger_scenario import eventually
+from ..support.memory_cluster import MemoryCluster
 
 
 @scenario()

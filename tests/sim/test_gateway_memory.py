@@ -13,14 +13,14 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.gateway.streams.writers import CLOSE_SECONDS
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines
 from tallybook.stream import StreamStore
 from tallybook.stream.records.record import Outgoing
 
 from ..simulated import scenario
 from ..support.gateway_calls import FakeCall, caller
 from ..support.gateways import CLOSE, COMMIT, AppendCall, SimGateway, gateways, opening, records, refusal
+from ..support.ledger_scenario import eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits
 
 

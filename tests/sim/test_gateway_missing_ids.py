@@ -13,11 +13,11 @@ from tallybook.client.client import Client
 from tallybook.core.access import OpenAccess, Permission, Presented, Principal
 from tallybook.gateway.metrics import METHODS
 from tallybook.proto import ledger_pb2
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import scenario
 from ..support.gateway_calls import FakeCall
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .test_gateway import CLOSE, CREATE, AppendCall, Stage, refusal, stage
 
 LEDGER_REQUESTS: dict[str, tuple[type[Message], type[Message]]] = {

@@ -14,14 +14,14 @@ from tallybook.core.errors import NoSuchStream
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.stream import StreamStore
 
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
 from ..support.gateway_calls import FakeCall, caller
 from ..support.gateways import CLOSE, COMMIT, NO_WAIT, AppendCall, SimGateway, gateways, opening, records, refusal
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 
 HOSTILE = ("", "/", "a//b", "..", "\x00", "line\nbreak", "e\u0301", "\u202e", " padded ", "x" * 256, "\N{DUCK}" * 64)
 

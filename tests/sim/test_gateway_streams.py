@@ -11,8 +11,6 @@ from google.rpc import code_pb2
 from tallybook.client.client import Client
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines
 from tallybook.stream import StreamStore
 
 from ..sampling import sample
@@ -29,6 +27,8 @@ from ..support.gateways import (
     records,
     refusal,
 )
+from ..support.ledger_scenario import eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits
 
 

@@ -25,10 +25,10 @@ from tallybook.repair.fsck.bucket import check_bucket
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .parts import offloader

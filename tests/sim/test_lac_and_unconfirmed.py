@@ -32,11 +32,11 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.concurrency.async_iterators import LINGER_SECONDS
 from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import SystemRng
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
 from ..sampling import sample
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.tail import BackgroundTail
 from .parts import written_ledger
 

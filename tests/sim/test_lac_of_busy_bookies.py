@@ -17,10 +17,10 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import Ok
 from tallybook.runtime.concurrency.backoff import Backoff
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL
+from ..support.memory_cluster import MemoryCluster
 from .parts import ReadHook, written_ledger
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")

@@ -5,11 +5,11 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import LedgerInUse, NoSuchLedger
 from tallybook.metadata.stream_use import CURSOR, STREAM
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream import StreamStore
 
 from ..simulated import scenario
 from ..support.deliveries import rows
+from ..support.memory_cluster import MemoryCluster
 from .parts import delivering, one_stream
 
 

@@ -9,11 +9,11 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.reader import lac
 from tallybook.core.answers import LacAnswer, ReadAnswer
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import lines
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.tail import BackgroundTail
 
 

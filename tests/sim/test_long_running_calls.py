@@ -22,13 +22,13 @@ from tallybook.proto import ledger_pb2, stream_pb2
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.security.reauthorization import RECHECK_SECONDS
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually
 
 from ..simulated import scenario
 from ..support.cancellation import each_cut
 from ..support.gateway_calls import FakeCall
 from ..support.gateways import AppendCall, gateways, opening, records, refusal
+from ..support.ledger_scenario import SMALL, eventually
+from ..support.memory_cluster import MemoryCluster
 
 EVERYTHING = frozenset(Permission)
 

@@ -23,12 +23,12 @@ from tallybook.repair.status.drain import check_can_end, count_references, switc
 from tallybook.repair.status.drain_reasons import why_still_referenced
 from tallybook.repair.status.overview import overview
 from tallybook.repair.tasks import TaskBoard
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed, cut_listings_off, repair, running, written_ledger
 
 QUICK = RepairSettings(lost_after_s=30, interval_s=5, lease_s=6, check_period_s=0)

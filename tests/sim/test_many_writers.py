@@ -15,9 +15,9 @@ from tallybook.core.errors import AccessDenied, BookieUnavailable, TallybookErro
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
 from tallybook.sim.deterministic import World
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import Parts, on_stage, scenario
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits
 
 SETTINGS = ClientSettings(add_timeout_ms=2000)

@@ -11,10 +11,10 @@ from tallybook.client.client import Client
 from tallybook.core.errors import DamagedFile, DataMissing, MetadataUnavailable, TallybookError
 from tallybook.metadata.ledger.model import Fragment
 from tallybook.metadata.store import Ok
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import ReadHook, written_ledger
 
 

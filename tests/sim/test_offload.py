@@ -21,11 +21,11 @@ from tallybook.core.errors import (
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.offload.mover import Moved
 from tallybook.offload.policy import Due
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_ledger
 
 

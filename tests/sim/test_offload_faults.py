@@ -41,13 +41,13 @@ from tallybook.offload.verify import verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault, RandomObjectFaults, fits
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..sampling import sample
 from ..simulated import scenario
 from ..support.archive_keys import InMemoryKeys
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from ..support.steps import CallSteps, OffloadProcess
 from .parts import closed_id as closed
 

@@ -24,11 +24,11 @@ from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..sampling import sample
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .parts import offloader

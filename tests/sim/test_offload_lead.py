@@ -9,10 +9,10 @@ from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.offload.service import OffloadService
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_ledger as closed
 from .test_offloader import EAGER
 from .test_offloader_memory import opened

@@ -25,10 +25,10 @@ from tallybook.offload.open_archive import Archive
 from tallybook.offload.service import OffloadService, status_of
 from tallybook.offload.status_record import STATUS_RECORD
 from tallybook.runtime.clock import Clock
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .parts import object_keys as objects
 from .test_offload_manifest import SETTINGS

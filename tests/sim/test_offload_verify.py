@@ -10,10 +10,10 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.verify import Verdict, verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .test_offload_manifest import SETTINGS
 

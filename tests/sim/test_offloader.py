@@ -22,12 +22,12 @@ from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, read_all
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
 from ..support.fault_script import FaultScript
+from ..support.ledger_scenario import eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader, written_ledger

@@ -16,11 +16,11 @@ from tallybook.metadata.records.restored_store import RestoreRecordStore, unappr
 from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
 from ..support.archive_keys import InMemoryKeys
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader

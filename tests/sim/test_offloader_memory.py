@@ -8,10 +8,10 @@ from tallybook.offload.offloader import Offloader
 from tallybook.offload.open_archive import Archive
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.tasks import InlineWorkers, Tasks, Workers
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_ledger as closed
 from .parts import object_keys as keys
 from .parts import offloader

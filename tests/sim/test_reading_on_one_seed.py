@@ -15,11 +15,11 @@ from tallybook.core.errors import Busy, EntryCorrupt, NoSuchLedger, RecoveryFail
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from ..support.tail import BackgroundTail, MetadataOutage
 from .parts import written_ledger
 

@@ -19,11 +19,11 @@ from tallybook.sim.checks.budgets import check_budgets
 from tallybook.sim.configuration.run_configuration import draw_configuration
 from tallybook.sim.deterministic import World
 from tallybook.sim.run import Universe
-from tallybook.sim.stage.scenario import lines, read_all
 from tallybook.sim.workload.ledgers import ClientProcess
 
 from ..simulated import Parts, on_stage
 from ..support.cancellation import each_cut
+from ..support.ledger_scenario import lines, read_all
 from .parts import serving_universe
 
 CALM = replace(

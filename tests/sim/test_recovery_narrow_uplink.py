@@ -17,11 +17,11 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
 from tallybook.sim.deterministic import SimNet, World
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import tiny_settings
 from tallybook.wire.lanes import Lane
 
 from ..simulated import on_stage, world_alone
+from ..support.memory_cluster import MemoryCluster
 from .test_recovery_write_back import hold
 
 

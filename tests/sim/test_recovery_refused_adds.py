@@ -13,10 +13,10 @@ from tallybook.core.batch import decode_header
 from tallybook.core.buffers import Buffer
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, TallybookError
 from tallybook.metadata.ledger.model import LedgerMetadata
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import read_all
+from ..support.memory_cluster import MemoryCluster
 from .test_recovery_write_back import hold
 from .test_repair import metadata_of
 

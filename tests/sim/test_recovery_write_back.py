@@ -16,10 +16,10 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.errors import RecoveryFailed, TallybookError
 from tallybook.metadata.ledger.model import LedgerState
 from tallybook.sim.memory_bookie.bookie import AnswerGate
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 
 
 async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, payloads: Sequence[bytes]) -> None:

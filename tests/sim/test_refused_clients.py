@@ -11,11 +11,11 @@ from tallybook.client.connection.port import BookieConnection
 from tallybook.client.environment import ClientWorld
 from tallybook.client.ports import Connections
 from tallybook.core.errors import AccessDenied, NotEnoughBookies, TallybookError
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnections
-from tallybook.sim.stage.scenario import SMALL, lines
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnections
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 REASON = "no principal has a certificate of tallybook://writer/app"

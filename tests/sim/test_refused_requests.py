@@ -23,10 +23,10 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, MissedRange
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})

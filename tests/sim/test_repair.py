@@ -19,12 +19,12 @@ from tallybook.repair.ledger_repair import RepairOrder, RepairResult
 from tallybook.repair.needs import RepairReason
 from tallybook.repair.service import RepairService, repair_status
 from tallybook.repair.task_progress import TaskProgress
-from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..sampling import sample
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, MetadataFaultSource, RandomMetadataFaults
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster, SeenThrough
 from ..support.tail import MetadataOutage
 from .parts import closed, repair, restart, written_ledger
 

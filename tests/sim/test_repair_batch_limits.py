@@ -11,11 +11,11 @@ from tallybook.metadata.records.bookie_modes import RequestedMode, request_mode
 from tallybook.repair.status.drain_reasons import why_still_referenced
 from tallybook.repair.status.overview import overview
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection
-from tallybook.sim.stage.scenario import eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection
+from ..support.ledger_scenario import eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import repair
 from .test_repair import QUICK, metadata_of
 

@@ -13,10 +13,10 @@ from tallybook.metadata.records.replaced_bookies import read_replacements, recor
 from tallybook.metadata.records.restored_store import RECORD, RestoreRecordStore
 from tallybook.repair.auditor import Auditor
 from tallybook.sim.deterministic import World
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually
 
 from ..simulated import Parts, memory_cluster, on_stage
+from ..support.ledger_scenario import SMALL, eventually
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed, repair
 from .test_repair import QUICK
 

@@ -17,11 +17,11 @@ from tallybook.repair.open_ledgers import MAX_NAMED
 from tallybook.repair.service import repair_status
 from tallybook.repair.status.check import CopyCheck
 from tallybook.repair.status.overview import overview
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import repair, restart, written_ledger
 from .test_repair import QUICK, metadata_of
 

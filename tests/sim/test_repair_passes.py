@@ -6,11 +6,11 @@ from collections import Counter
 
 from tallybook.client.client import Client
 from tallybook.repair.tasks import PREFIX
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually
 
 from ..simulated import scenario
 from ..support.faulty_metadata import MetadataFault
+from ..support.ledger_scenario import eventually
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed, repair, written_ledger
 from .test_repair import QUICK, through, until_named_nowhere
 

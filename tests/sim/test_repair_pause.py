@@ -12,10 +12,10 @@ from tallybook.core.settings import RepairSettings
 from tallybook.metadata.records.update import RecordUpdater
 from tallybook.repair.pause import PAUSED_RECORD, pause, paused_since, resume
 from tallybook.repair.service import AUDITOR_RECORD, RepairService, repair_status
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 from .parts import repair
 

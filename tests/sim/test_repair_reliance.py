@@ -14,11 +14,11 @@ from tallybook.core.errors import EntryUnknown, InvalidArgument
 from tallybook.metadata.records.replaced_bookies import read_replacements, record_replacement, remove_replacement
 from tallybook.repair.ledger_walk import MAX_NAMED
 from tallybook.repair.status.reliance import Reliance, find_reliance
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed, repair, restart
 from .test_repair import QUICK, metadata_of
 from .test_repair_open_ledgers import abandoned, replace_disk, until_out_of_limbo, until_replaced

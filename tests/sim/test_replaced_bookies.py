@@ -8,10 +8,10 @@ from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import RecoveryFailed
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all
 
 from ..simulated import scenario
+from ..support.ledger_scenario import lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tallybook.client.client import Client
 from tallybook.core.settings import ClientSettings
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 DEFAULTS = ClientSettings()

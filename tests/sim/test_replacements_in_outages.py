@@ -12,11 +12,11 @@ from tallybook.core.errors import LedgerFenced, MetadataUnavailable, NoSuchLedge
 from tallybook.metadata.ledger.model import begin_recovery
 from tallybook.metadata.memory import MemoryMembership
 from tallybook.metadata.store import BookieInfo
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.tail import MetadataOutage
 from .parts import written_ledger
 

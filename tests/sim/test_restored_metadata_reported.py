@@ -8,9 +8,9 @@ from tallybook.metadata.records.restored_store import RECORD, RestoreRecordStore
 from tallybook.repair.fsck.fsck import Fsck, FsckFinding
 from tallybook.repair.fsck.records import RECORD_KINDS
 from tallybook.repair.status.overview import overview
-from tallybook.sim.stage.cluster import MemoryCluster
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_id as closed
 
 APPROVE, APPROVE_DROP = "gc/approve_store", "gc/approve_drop"

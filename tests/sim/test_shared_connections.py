@@ -24,17 +24,17 @@ from tallybook.metadata.store import BookieInfo, WriteResult
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
 from tallybook.sim.deterministic import SimNet, World, run_seed
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import tiny_settings
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 from tallybook.wire.lanes import Lane
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection
 from ..support.fault_script import FaultScript
 from ..support.faulty_metadata import FaultyMetadataStore
 from ..support.late_clock import LateClock
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import hold_commits, release_commits
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000

@@ -10,10 +10,10 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import OutOfOrder, PositionMismatch, StreamClosed
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream import Outgoing, StreamWriter
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 

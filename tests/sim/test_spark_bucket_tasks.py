@@ -15,8 +15,6 @@ from tallybook.core.errors import ArchiveDenied, InvalidConfig, NoSuchLedger, Ob
 from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import DigestType
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import BucketLocation, OpenedArchive, TaskBucketLocation
@@ -28,6 +26,8 @@ from tallybook.spark.query.snapshot import Snapshot
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 
 URL = "memory:"
 

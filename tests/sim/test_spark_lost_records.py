@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import ClusterLocation
 from tallybook.spark.options import LocationOptions, ReadOptions
@@ -27,6 +25,8 @@ from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import head_of
 from .test_spark_records import advanced, began_of, following, place_of
 

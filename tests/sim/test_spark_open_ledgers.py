@@ -12,12 +12,12 @@ from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.transactions import EVERYTHING, View
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.spark.ledgers.planning import CONCURRENT_ENDS, END_SECONDS, resolve_snapshot
 from tallybook.spark.options import LocationOptions, ReadOptions
 from tallybook.spark.query.id_ranges import IdRanges
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 
 ALL = ReadOptions(LocationOptions("x", None))
 

@@ -27,8 +27,6 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.transactions import View, read_view
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.cluster.faulty_objects import FaultyObjectStore, ObjectFault
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.ledgers.planning import cut, resolve_snapshot
 from tallybook.spark.ledgers.reading import EntryRows, read_partition
 from tallybook.spark.locations import LedgerBatches, LedgerLocation
@@ -40,6 +38,8 @@ from tallybook.spark.query.snapshot import Snapshot, TimeRange
 from ..simulated import scenario
 from ..support.archive_stage import TINY, ArchiveStage
 from ..support.fault_script import FaultScript
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import closed_ledger, written_ledger
 
 SMALL_GROUPS = TINY.model_copy(update={"row_group_bytes": 256})

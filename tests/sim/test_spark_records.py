@@ -13,8 +13,6 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.client.client import Client
 from tallybook.core.errors import DataMissing, InvalidArgument, NoSuchStream, StreamGap
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.spark.columns import columns_for
 from tallybook.spark.ledgers.reading import read_partition
 from tallybook.spark.locations import ClusterLocation, _LazyArchive
@@ -33,6 +31,8 @@ from tallybook.stream.position import Position
 from tallybook.stream.records.record import Outgoing
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 ALL = RecordBounds("default", "s", "")

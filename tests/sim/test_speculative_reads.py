@@ -11,10 +11,10 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.reader.machine import MAX_WAIT_SECONDS
 from tallybook.core.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, RequestTimeout
 from tallybook.core.settings import ClientSettings
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 WARM_UP = 16

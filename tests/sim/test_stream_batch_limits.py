@@ -8,12 +8,12 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import EntryTooLarge, Outcome
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.stream import Outgoing, PendingRecord, StreamStore
 from tallybook.stream.records.compression import Compression
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 LIMIT = 400

@@ -19,7 +19,6 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.metadata.transactions import commit, last_committed, read_sink
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream import StreamStore
 from tallybook.stream.catalog.delivery_record import (
     DELIVERIES,
@@ -34,6 +33,7 @@ from tallybook.stream.catalog.delivery_record import (
 from ..sampling import FULL
 from ..simulated import scenario
 from ..support.deliveries import DeliveryDriver, rows
+from ..support.memory_cluster import MemoryCluster
 from .parts import delivering, one_stream
 
 

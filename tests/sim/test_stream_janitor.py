@@ -11,8 +11,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, MetadataUnavailable
 from tallybook.metadata.store import MetadataRecord as StoredRecord
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines
 from tallybook.stream import StreamStore, run_janitor
 from tallybook.stream.catalog.catalog import StreamCatalog
 from tallybook.stream.reader.reading import LONGEST_POLL_SECONDS
@@ -28,6 +26,8 @@ from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import fall_silent, kill
 from .parts import one_stream
 from .test_streams_on_one_seed import payloads, stores

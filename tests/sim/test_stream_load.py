@@ -11,7 +11,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.limits import MIB
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream import Start, StreamStore, run_janitor
 from tallybook.stream.info import LagSweep
 from tallybook.stream.load import StreamLoad
@@ -21,6 +20,7 @@ from tallybook.stream.sessions import LEASE_SECONDS, RENEWALS
 from tallybook.stream.subscription import lag
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 
 

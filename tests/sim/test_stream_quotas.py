@@ -8,13 +8,13 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument, QuotaExceeded
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines
 from tallybook.stream import PendingRecord, StreamStore, StreamWriter
 from tallybook.stream.catalog import head
 from tallybook.stream.writer.quota import REFRESH_SECONDS
 
 from ..simulated import scenario
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import one_stream
 from .test_streams_on_one_seed import payloads
 

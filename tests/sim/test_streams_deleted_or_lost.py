@@ -6,13 +6,13 @@ from tallybook.archive.stream_records import RecordsCopy, read_records
 from tallybook.client.client import Client
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 from tallybook.stream.restore.restore import RestoredRecord, restore_streams
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import offloader, one_stream
 from .test_streams_restored import SETTINGS
 

@@ -24,13 +24,13 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, lines
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import SMALL, eventually, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import fall_silent, head_of
 from .parts import one_stream
 

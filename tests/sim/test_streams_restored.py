@@ -20,8 +20,6 @@ from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import SimClock
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import StreamStore
 from tallybook.stream.catalog import head as heads
 from tallybook.stream.catalog.head import Head
@@ -31,6 +29,8 @@ from tallybook.stream.restore.restore import ORDER, RestoredRecord, restore_stre
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import offloader, one_stream
 
 SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)

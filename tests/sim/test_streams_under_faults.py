@@ -16,14 +16,14 @@ from tallybook.client.client import Client
 from tallybook.core.errors import TallybookError, is_defect
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.deterministic import World, run_seed
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
 from tallybook.stream import Gap, Position, StreamStore, StreamWriter
 from tallybook.stream.catalog import head
 
 from ..sampling import sample
 from ..simulated import on_stage, world_alone
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault, RandomMetadataFaults
+from ..support.ledger_scenario import SMALL
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import catalog_of, head_of
 from .parts import restart
 

@@ -20,13 +20,13 @@ from tallybook.core.errors import (
     StreamOwned,
 )
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.stream import Gap, Position, Start, StreamStore, SubscriptionReader
 from tallybook.stream.subscription import handle
 
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore, MetadataFault
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.streams import head_of
 
 

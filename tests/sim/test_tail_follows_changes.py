@@ -17,11 +17,11 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.errors import DataMissing, MetadataUnavailable
 from tallybook.metadata.ledger.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, lines
 
 from ..simulated import scenario
 from ..support.faulty_metadata import FaultyMetadataStore
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from ..support.tail import BackgroundTail, MetadataOutage
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")

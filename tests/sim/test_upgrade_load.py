@@ -4,11 +4,11 @@ import asyncio
 
 from tallybook.client.client import Client
 from tallybook.proto import stream_pb2 as pb
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.upgrade import mixed_streams
 from tallybook.sim.upgrade.mixed_load import BATCH_ENTRIES, LedgerLoad, read
 
 from ..simulated import scenario
+from ..support.memory_cluster import MemoryCluster
 
 
 async def written(client: Client) -> dict:

@@ -12,12 +12,12 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.answers import AddAnswer, AddCallback
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieReadOnly, LedgerFenced
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection, DirectConnections
-from tallybook.sim.stage.scenario import SMALL, lines
 from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection, DirectConnections
+from ..support.ledger_scenario import SMALL, lines
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 

@@ -10,13 +10,13 @@ from tallybook.client.client import Client
 from tallybook.core.errors import InvariantViolation, NotEnoughBookies, Outcome
 from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import WriteResult
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.direct import DirectConnection, DirectConnections
-from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 from ..simulated import scenario
+from ..support.direct_connections import DirectConnection, DirectConnections
 from ..support.fault_script import FaultScript
 from ..support.faulty_metadata import FaultyMetadataStore
+from ..support.ledger_scenario import SMALL, eventually, lines, read_all
+from ..support.memory_cluster import MemoryCluster
 from .parts import written_ledger
 
 SLOW_SECONDS = 30.0

@@ -9,10 +9,10 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import NotEnoughBookies
 from tallybook.sim.deterministic import SimClock
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
 
 from ..simulated import scenario
+from ..support.ledger_scenario import SMALL
+from ..support.memory_cluster import MemoryCluster
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000
 

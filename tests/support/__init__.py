@@ -1,5 +1,6 @@
 """Equipment that several folders of tests share, built on ``sim/``.
 
+    memory_cluster    real clients on in-memory bookies, without a wire (``direct_connections``, ``ledger_scenario``)
     journal_bench     the journal alone, on a simulated disk
     wire_bench        a bookie's service on a simulated network, with raw streams that may violate the protocol
     real_bookie       a real bookie with RocksDB on the local disk

@@ -23,8 +23,9 @@ from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.offload.mover import Moved, Mover
 from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
+
+from .ledger_scenario import SMALL
+from .memory_cluster import MemoryCluster
 
 TINY = OffloadSettings(
     row_group_bytes=4096,

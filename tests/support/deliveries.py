@@ -15,12 +15,13 @@ from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import record_attempt
 from tallybook.runtime.rng import SystemRng
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
 from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore
 from tallybook.stream.catalog.delivery_record import PART, staging
 from tallybook.stream.deliveries import Deliveries
+
+from .ledger_scenario import SMALL
+from .memory_cluster import MemoryCluster
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:

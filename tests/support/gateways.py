@@ -33,10 +33,10 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.security.denial_log import DenialLog
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL
 
 from .gateway_calls import FakeCall
+from .ledger_scenario import SMALL
+from .memory_cluster import MemoryCluster
 
 CLOSE = pb.StreamAppendRequest(close=pb.StreamAppendClose())
 COMMIT = pb.StreamAppendRequest(commit=pb.StreamCommit())

@@ -28,9 +28,9 @@ from tallybook.offload.ledger_listing import LedgerListing
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.stage.scenario import SMALL
 
 from .archive_stage import ArchiveStage
+from .ledger_scenario import SMALL
 
 T = TypeVar("T")
 

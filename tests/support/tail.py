@@ -6,10 +6,10 @@ import asyncio
 
 from tallybook.client.background import client_tasks
 from tallybook.metadata.store import LedgerWatch, MetadataStore
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually
 
 from .faulty_metadata import FaultyMetadataStore, MetadataFault
+from .ledger_scenario import SMALL, eventually
+from .memory_cluster import MemoryCluster
 
 
 class MetadataOutage:

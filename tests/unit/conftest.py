@@ -13,8 +13,9 @@ import pytest
 from tallybook.client.sync import Client, ClientSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.stream.sync import StreamStore
+
+from ..support.memory_cluster import MemoryCluster
 
 SMALL = ClientSettings(max_batch_bytes=4096, max_in_flight_batches=4, max_pending_bytes=256 * 1024, tail_wait_ms=200)
 

@@ -23,11 +23,11 @@ from tallybook.offload.relocate import Relocation, relocate_archive, relocate_to
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines
 
 from ..simulated import scenario
 from ..support.archive_stage import ArchiveStage
+from ..support.ledger_scenario import lines
+from ..support.memory_cluster import MemoryCluster
 
 
 @scenario()

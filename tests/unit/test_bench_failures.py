@@ -14,7 +14,8 @@ from tallybook.core.errors import InvalidArgument, InvariantViolation, NotEnough
 from tallybook.core.settings import ClientSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.stage.cluster import MemoryCluster
+
+from ..support.memory_cluster import MemoryCluster
 
 MS = 1_000_000
 SETTINGS = ClientSettings(away_timeout_ms=400, reconnect_ms=20)

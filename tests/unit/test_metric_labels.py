@@ -40,10 +40,11 @@ from tallybook.runtime.security.denial_log import DENIAL_METRICS, DenialLog
 from tallybook.runtime.security.process_security import SECURITY_METRICS
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.deterministic import SimDisk, World, run_seed
-from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import DiskBookie
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
 from tallybook.stream.records.dedup import DedupMemory
+
+from ..support.memory_cluster import MemoryCluster
 
 GATEWAY = GatewaySettings(metadata="m")
 OFFLOADER: Any = SimpleNamespace(totals=Totals(), backlog=Backlog(), streamed_bytes=0)

@@ -21,10 +21,10 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.deterministic import World
-from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import read_all
 
 from ...support.archive_stage import ArchiveStage
+from ...support.ledger_scenario import read_all
+from ...support.memory_cluster import MemoryCluster
 from ...support.steps import CallSteps, OffloadProcess
 
 SETTINGS = OffloadSettings(

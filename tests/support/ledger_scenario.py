@@ -8,7 +8,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import check
 from tallybook.core.settings import ClientSettings
 
-from .cluster import MemoryCluster
+from .memory_cluster import MemoryCluster
 
 SMALL = ClientSettings(
     max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=64 * 1024, add_timeout_ms=2000, read_bytes=4096

@@ -30,10 +30,10 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore, Ok
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.deterministic import World
+from tallybook.sim.memory_bookie.bookie import MemoryBookie
 
-from ..deterministic import World
-from ..memory_bookie.bookie import MemoryBookie
-from .direct import DirectConnections
+from .direct_connections import DirectConnections
 
 SeenThrough: TypeAlias = Callable[[MetadataStore], MetadataStore]
 
