@@ -167,7 +167,7 @@ STREAM_BUGS: Final[dict[str, Bug]] = {
     "deleted before it is truncated": Bug(
         "segments are deleted before the truncation is in the head",
         "S1",
-        [(StreamStore, "truncate", _deleted_first), (StreamJanitor, "_keep", _expired_first)],
+        [(StreamStore, "truncate", _deleted_first), (StreamJanitor, "_maintain", _expired_first)],
         of_streams=True,
     ),
     "advance told before it is stored": Bug(
