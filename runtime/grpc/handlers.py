@@ -90,6 +90,6 @@ async def send_headers(context: Any) -> None:
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
-        sending.exception()
+        sending.exception()  # retrieved, or asyncio would log it as lost
         raise asyncio.CancelledError
     sending.result()
