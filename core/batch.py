@@ -4,30 +4,8 @@ The writer encodes a batch once. The same bytes are the message to the bookies, 
 write cache and the range of an entry log that one index row points to. The boundaries of a batch never change after
 its first send.
 
-Layout, little-endian (docs/reference/formats/batch.md shows an example)::
-
-    offset  size  field
-         0     4  magic "TBAT"
-         4     1  version (1)
-         5     1  flags (bit 0: a digest trailer of 32 bytes follows the payloads)
-         6     2  reserved, zero
-         8     4  entry count n, at least 1
-        12     4  payload bytes p
-        16     8  ledger id
-        24     8  first entry id
-        32     8  last add confirmed (LAC) when the batch was sealed, -1 for none
-        40     8  ledger length in payload bytes, this batch included
-        48     8  written at, microseconds since the epoch (for seek by time, never for order)
-        56     4  reserved, zero
-        60     4  CRC-32C of all other bytes of the batch
-        64    8n  per entry: u32 payload length, u32 CRC-32C of the payload, seeded
-     64+8n     p  payloads, back to back
-   64+8n+p    32  HMAC-SHA-256 of all bytes before it with the CRC field zero, if flagged
-
-The CRC of an entry starts from a seed made of ledger id and entry id. For two payloads of
-one length, different seeds always give different checksums, so an entry handed out under
-another id (of the same ledger, less than 2^32 entries away) never passes; for another
-ledger the chance is one in 2^32.
+docs/reference/formats/batch.md has the layout, an example, and the reason for the seed of an entry's checksum: an entry
+handed out under another id does not pass.
 """
 
 from __future__ import annotations

@@ -1,79 +1,11 @@
-"""All errors that Tallybook raises, as one tree.
+"""All errors that Tallybook raises, as one tree below ``TallybookError``.
 
-    TallybookError
-    |-- CallerError                 the caller asked for something that cannot be
-    |   |-- InvalidArgument           a value outside its domain
-    |   |   |-- EntryTooLarge           an entry above the limit
-    |   |   |-- InvalidBatch            bytes that are not a well-formed batch
-    |   |   |-- ForeignPosition         a position of another stream
-    |   |   `-- OutOfOrder              a transaction id below the one before
-    |   |-- InvalidConfig             a setting that is unknown or outside its domain
-    |   |-- NoSuchLedger              never created, or deleted
-    |   |-- LedgerExists              another client created it before
-    |   |-- HandleClosed              the client, reader, writer or store is closed
-    |   |   |-- LedgerClosed              appended to after its close
-    |   |   `-- StreamClosed              its writer, reader or store was closed
-    |   |-- LedgerFenced              a recovery fenced it; this writer must stop
-    |   |-- LedgerHasWriter           it has or had an owner; recover it instead
-    |   |-- Unauthorized              wrong password or key
-    |   |-- ReadBeyondLac             the read goes past the last add confirmed
-    |   |-- Conflict                  the bookie stores other bytes under these entry ids
-    |   |-- OtherLedger               the bookie stores another ledger under this id
-    |   |-- ForeignDirectory          a data directory of another bookie or cluster
-    |   |-- DirectoryInUse            another process holds the data directory
-    |   |-- NoSuchBookie              no bookie of this id is alive
-    |   |-- ArchiveDenied             the object store refuses access, or has no such bucket
-    |   |   `-- ArchiveKeyMissing         an object is encrypted with a key that this process lacks
-    |   |-- NoSuchStream              never created, or deleted
-    |   |-- StreamExists              a stream of this name exists
-    |   |-- StreamEnded               it is sealed
-    |   |-- StreamFenced              another writer took it; this writer must stop
-    |   |-- StreamOwned               another process owns it; wait for it
-    |   |-- StreamGap                 records are missing at the reader's position
-    |   |-- ReaderTooSlow             the reader fell behind what it follows
-    |   |-- PositionMismatch          the last record is not the expected one
-    |   |-- NoSuchSubscription        never created, or deleted
-    |   |-- NoSuchNamespace           never created, or deleted
-    |   |-- NoSuchCluster             no cluster was ever created at this metadata URI
-    |   |-- LedgerInUse               part of an existing stream
-    |   |-- Unauthenticated           no certificate or token, or an invalid one
-    |   |-- AccessDenied              authenticated, but not authorized for this operation
-    |   |-- CreditExceeded            the client sent more than its credit for unanswered bytes
-    |   `-- QuotaExceeded             the stream or its namespace stores as much as it may
-    |-- PeerError                   another process did not do its part
-    |   |-- Busy                      overloaded; try again after ``retry_after_ms``
-    |   |-- PeerUnavailable           connection refused or lost
-    |   |   `-- BookieUnavailable         that of a client to a bookie
-    |   |-- RequestTimeout            no answer before the deadline
-    |   |-- ProtocolViolation         an answer or a frame that the protocol forbids
-    |   |-- StaleIncarnation          addressed to an earlier incarnation of the bookie
-    |   |-- BookieReadOnly            serves reads, fences and recovery only
-    |   |-- NotEnoughBookies          no ensemble, or no quorum left in it
-    |   |   `-- EnsembleTooLarge          there are fewer bookies than the ensemble has members
-    |   |-- RecoveryFailed            the end of the ledger cannot be determined now
-    |   |-- MetadataUnavailable       the metadata store does not answer
-    |   |-- MetadataConflict          the record changed since it was read
-    |   |-- MetadataOutcomeUnknown    a metadata write may or may not have landed
-    |   |-- ArchiveUnavailable        the object store does not answer, or answers wrongly
-    |   |   `-- ArchiveBusy             it asks for fewer requests
-    |   `-- NoCommonVersion           the peer speaks other protocol versions only
-    |-- StorageError                stored bytes, or the device under them
-    |   |-- EntryAbsent               ABSENT: never acked by this bookie, and not lost
-    |   |-- EntryCorrupt              CORRUPT: it was here, it is damaged
-    |   |-- EntryUnknown              UNKNOWN: this bookie cannot tell
-    |   |-- DataMissing               confirmed, but no replica has it
-    |   |-- DamagedFile               a file that fails its checks
-    |   |-- DiskFailed                read, write or sync refused by the device
-    |   |-- DiskFull                  no space left
-    |   |   `-- OutOfFiles              the limit of open files is reached
-    |   |-- ObjectMissing             the object store has no such object
-    |   |-- ObjectDamaged             an object that fails its checks
-    |   |-- EnvelopeDamaged           an entry of a stream is not a valid record envelope
-    |   `-- NewerFormat               intact, but written by a newer Tallybook
-    `-- InvariantViolation          a defect in Tallybook itself
+``CallerError``: the caller asked for something that cannot be. ``PeerError``: another process did not do its part.
+``StorageError``: stored bytes, or the device under them. ``InvariantViolation``: a defect in Tallybook itself.
 
 Each class has ``fault`` (who caused it), ``retriable`` (the same call may succeed later), ``outcome`` (whether the
-effect took place) and ``wire_code`` (its number in messages, never reused). Only ABSENT may ever shorten a ledger.
+effect took place) and ``wire_code`` (its number in messages, never reused; docs/reference/formats/wire.md lists them
+all). Only ABSENT (``EntryAbsent``) may ever shorten a ledger.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Quorum arithmetic: which bookies store an entry, and how many answers decide a question.
 
-E bookies form the ensemble of a fragment, each entry is written to the Qw of its *write
-set* and confirmed by Qa of them (E >= Qw >= Qa >= 1). Entries are striped over the
-ensemble in runs of ``stripe_entries``::
+Each entry is written to the Qw bookies of its *write set*, out of the E of its fragment's ensemble, and confirmed by Qa
+of them (E >= Qw >= Qa >= 1). With E > Qw, entries are striped over the ensemble in runs of ``stripe_entries``.
 
-    write_set(entry) = { (entry // stripe_entries + i) mod E,  0 <= i < Qw }
-
-Two questions recur, and both have the answer Qw - Qa + 1, because any set of that many
-members of a write set meets every ack quorum in it:
+Two questions recur, and both have the answer Qw - Qa + 1, because any set of that many members of a write set meets
+every ack quorum in it:
 
 - *coverage*: enough members of **every** write set answered (fenced, or reported their LAC) that no ack quorum can
   form, or have formed, without one of them;

@@ -1,23 +1,13 @@
 """Encoding of ledger metadata and bookie registrations as bytes.
 
-A header of 16 bytes, little-endian, and a protobuf message of ``proto/tallybook/metadata/v1/metadata.proto``
-(docs/reference/formats/metadata.md shows an example)::
+A value is a header with magic, format, length and checksum, and a protobuf message of
+``proto/tallybook/metadata/v1/metadata.proto``. docs/reference/formats/metadata.md has the bytes, an example, and what a
+reader refuses: damage raises ``DamagedFile`` with its location, intact bytes of a newer version raise ``NewerFormat``,
+and nothing is guessed.
 
-    offset  size  field
-         0     4  magic "TLED" for a ledger, "TBKI" for a live bookie
-         4     2  format version (1)
-         6     2  reserved, zero
-         8     4  length of the message in bytes
-        12     4  CRC-32C of all other bytes
-        16        the message
-
-Bytes that fail a check raise ``DamagedFile`` with their location; intact bytes of a newer version raise
-``NewerFormat``. Nothing is guessed. A ledger with a field unknown to this process, at any depth, is refused too: a
-newer version wrote it, the field may change what may be done with the ledger, and an older process that ignored or
-dropped it would do harm. So a new feature excludes older processes from the ledgers that use it, and from no others.
-
-Unknown fields of a registration are ignored: only the bookie itself rewrites it, and a refusal would hide all other
-bookies too. A change that an older client must not miss is a new mode, which is refused.
+A ledger with a field unknown to this process, at any depth, is refused, too: the field may change what may be done with
+the ledger. Unknown fields of a registration are ignored: a refusal would hide all other bookies, too. A change that an
+older client must not miss is a new mode, which is refused.
 """
 
 from __future__ import annotations

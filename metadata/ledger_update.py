@@ -2,23 +2,13 @@
 
 A *transition* takes the current value and returns the next one, or raises if the change is not permitted any more. It
 must be idempotent: applied to a value that already has the change, it returns that value. This is how the loop
-recognises its own edit::
+recognises its own edit.
 
-            .--> read --> transition --> unchanged: done
-            |                 |
-            |              changed
-            |                 |
-            |          compare-and-set --> Ok: done
-            |                 |
-            `--- BadVersion --+-- Unknown --> read back (linearizable)
-
-After ``Unknown`` the write may have been applied, may still be applied, or neither. The loop decides as follows:
-
-- the value read back has the edit: done;
-- its version is higher but the edit is missing: the write can no longer be applied, start over;
-- the version is the same: proves nothing. The loop writes again with that version; at most one of the two applies.
-
-If none of these happens in time, it raises ``MetadataOutcomeUnknown``; the caller must assume neither outcome.
+A write without an answer may have been applied, may still be applied, or neither. Then the value is read back,
+linearizably. If it has the edit, the update is done. If its version is higher but the edit is missing, the write can
+no longer be applied, so the loop starts over. The same version proves nothing: the loop writes again with that
+version, and at most one of the two applies. If none of these happens in time, it raises ``MetadataOutcomeUnknown``;
+the caller must assume neither outcome.
 """
 
 from __future__ import annotations

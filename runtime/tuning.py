@@ -1,18 +1,13 @@
 """Tuning of a process with high throughput: memory allocator, scheduling policy and garbage collector.
 
-*Memory.* A bookie allocates and frees about a thousand messages of some 100 KiB per second. By default glibc returns
-each of them to the system, and the kernel must find and clear fresh pages for the next one. With freed memory kept
-there are 1 to 7 page faults per MiB instead of 180 to 350, and 50 % more entries per second (measured).
-
-*Scheduling.* A message passes through three threads of a bookie: gRPC, event loop, journal. By default Linux preempts
-the running thread in favour of the one that was just woken, so they interrupt each other for every message. With the
-policy SCHED_BATCH a thread runs until it has nothing to do, and the next one finds several messages (measured, three
-bookies and a client on two cores: 1/6 to 1/3 more entries per second, 1/5 less processor time for each entry, and 0.6
-times the latency at half load).
-
+*Memory.* By default glibc returns each freed message to the system, and the kernel must find and clear fresh pages for
+the next one. *Scheduling.* A message passes through three threads of a bookie: gRPC, event loop, journal. By default
+Linux preempts the running thread in favour of the one that was just woken, so they interrupt each other for every
+message. With the policy SCHED_BATCH a thread runs until it has nothing to do, and the next one finds several messages.
 *Garbage collector.* A full collection stops the process. The imported modules alone take 30 to 60 ms of it and never
-contain garbage (measured with a writer of 1,000 records per second: each of two collections in 15 s delayed some 50
-records).
+contain garbage.
+
+docs/understand/performance.md has the figures that were measured.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
 """The data directory of a bookie: its layout, its lock, and the checks before it is used.
 
-::
-
-    DIR/LOCK        held while a process uses the directory
-    DIR/FORMAT      version of the layout, and whether there is a journal that must be found
-    DIR/cookie      identity of the directory (cookie.py)
-    DIR/limbo       whether the journal ever lost records (limbo.py)
-    DIR/scrub       progress of the current scrub pass (scrub_pass.py)
-    DIR/journal/    journal segments and superblocks, and a copy of the cookie
-    DIR/ledgers/    entry logs, and a copy of the cookie
-    DIR/index/      the index, and a copy of the cookie; DIR/index.1 and .2 replace a lost one (index_home.py)
-
-Journals and entry logs may lie in separate directories, on other disks (storage_directories.py).
+docs/reference/formats/cookie.md lists its files, and what a start does for each combination of them. Journals and entry
+logs may lie in separate directories, on other disks (storage_directories.py).
 
 ``claim`` is the only entrance. It refuses any directory that might answer for data it does not have: an empty one of a
 registered bookie, that of another bookie or cluster, and that of a bookie whose registration was removed.

@@ -1,20 +1,14 @@
 """The limbo marker: records that a bookie may have lost acked entries, and of which ledgers.
 
-After a loss, every ledger that existed then is *in limbo* until it was repaired from its peers: entries that are still
-held are served, others are UNKNOWN instead of ABSENT, ordinary adds are refused (a fence may have been lost), and the
-bookie does not count in quorums that must know. The losses:
-
-- damage in the middle of the journal, which is not a torn tail;
-- ``bookie init --replace``: the bookie id acked the entries of the old directory. The old process may ack more until
-  the new one is registered: until then, also later ledgers are in limbo;
-- a lost index (index_home.py): it is rebuilt from the entry logs, which have no fences. The marker names the index in
-  use, so that one write switches to the new index and puts the ledgers into limbo.
-
-Which ledgers existed is read from the metadata (loss_bound.py), perhaps from an older copy. So ``below`` is
-*provisional*: it rises when higher ids are found, until recovery/limbo_marker.py has compared them for some time.
+After a loss, every ledger that existed then is *in limbo* until it was repaired from its peers
+(docs/understand/recovery.md). Which ledgers existed is read from the metadata (loss_bound.py), perhaps from an older
+copy. So ``below`` is *provisional*: it rises when higher ids are found, until recovery/limbo_marker.py has compared
+them for some time. A rebuilt index has no fences, so the marker also names the index in use: one write switches to the
+new index and puts the ledgers into limbo.
 
 One file, because a ledger of which everything was lost has no row. It exists from the beginning, so that its loss is
-noticed, and is written before the journal trims the damage.
+noticed, and is written before the journal trims the damage. docs/reference/formats/cookie.md has its fields, and the
+kinds of losses.
 """
 
 from __future__ import annotations

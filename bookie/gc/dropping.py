@@ -1,19 +1,14 @@
 """Drops the ledgers and over-replicated copies that a garbage collection pass has selected.
 
-A ledger is dropped in this order:
-
-1. It is refused permanently: the deletion is durable in the journal before anything is removed. From then on every
-   answer about it is NoSuchLedger, and replay skips its batches.
+1. The ledger is refused permanently: the deletion is durable in the journal before anything is removed. From then on
+   every answer about it is NoSuchLedger, and replay skips its batches.
 2. The caches drop it. If a checkpoint is writing some of it, its rows would be put into the index after they were
    dropped, so such a ledger waits for the next pass; not so if that checkpoint waits for disk space.
-3. One write batch of the index removes its rows and leaves a *tombstone* of some 20 bytes, which stays and refuses the
-   ledger after the journal has trimmed the deletion.
+3. One write batch of the index removes its rows and leaves a *tombstone*, which refuses the ledger after the journal
+   has trimmed the deletion.
 
 A crash before step 1 is durable leaves the ledger unchanged; after it, a later pass finds its rows and completes the
-work.
-
-Over-replicated copies of a closed ledger (``over_replicated.py``) are dropped, too, but the ledger stays known: it is
-fenced instead of refused, so that no old writer gets an ack here, and a repair may bring copies back.
+work. Over-replicated copies are dropped differently: the ledger stays known (``drop_over_replicated``).
 """
 
 from __future__ import annotations
@@ -116,7 +111,11 @@ class LedgerDropper:
             _log_dropped("ledgers dropped", gone)
 
     async def drop_over_replicated(self, ledger_ids: Sequence[int]) -> None:
-        """Fence the ledgers durably, then drop their rows and nothing else."""
+        """Fence the ledgers durably, then drop their rows and nothing else.
+
+        A closed ledger with over-replicated copies (``over_replicated.py``) stays known. It is fenced instead of
+        refused, so that no old writer gets an ack here, and a repair may bring copies back.
+        """
         storage = self._storage
         fenced = await _ended(storage.fences.fence_closed, ledger_ids)
         known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]

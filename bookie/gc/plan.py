@@ -1,23 +1,12 @@
 """Decides which ledgers a bookie may drop. Decisions only, no I/O.
 
-A drop is permanent, so the evidence must be certain. The dispositions that allow it:
+A drop is permanent, so the evidence must be certain: no answer, or a damaged one, keeps the ledger. ``is_garbage`` has
+the rule for each disposition, ``LedgerDisposition`` the meanings.
 
-- *Released*: the metadata says that a verified copy of the whole ledger is in the archive, and that copies are not
-  needed any more (``offload/policy.py`` decides when). This is never revoked, so one answer suffices, even an old one.
-- *Unnamed*: the ledger is closed, and its metadata names other bookies for all of it: a repair has replaced this bookie
-  while it was away. ``over_replicated.py`` decides when such copies may be dropped.
-- *Deleted*: the metadata does not have the ledger, and has a record of its deletion. The ledger is kept for a delay,
-  unless the bookie is short of space, and stays if its metadata comes back.
-- *Missing*: the metadata has neither the ledger nor a record of its deletion, or has another ledger with its id. Rows
-  were lost, or the store is an older copy of itself: an operator must approve the drop, and even then the ledger must
-  have been missing for hours.
-
-While the store is known to be an older copy (``store_check.py``), nothing is dropped: Released and Unnamed may no
-longer be true. Once an operator has approved such a store, the delays of deleted and missing ledgers start again.
-
-A pass that would drop a large share of all ledgers waits for an operator, too, as long as there is disk space.
-
-In all other cases the ledger is kept: no answer, a damaged one, and metadata that has it.
+While the store is known to be an older copy (``store_check.py``), nothing is dropped: RELEASED and UNNAMED may no
+longer be true. Once an operator has approved such a store, the delays of deleted and missing ledgers start again. A
+pass that would drop a large share of all ledgers waits for an operator, too, as long as there is disk space
+(docs/operate/runbook/metadata.md).
 """
 
 from __future__ import annotations
@@ -111,7 +100,15 @@ class GarbagePolicy:
         self._before = {}
 
     def is_garbage(self, ledger_id: int, disposition: LedgerDisposition) -> bool:
-        """Whether the ledger may be dropped, given this disposition, which was looked up in this pass."""
+        """Whether the ledger may be dropped, given this disposition, which was looked up in this pass.
+
+        - RELEASED: a verified copy of the whole ledger is in the archive, and ``offload/policy.py`` has decided that
+          other copies are not needed. This is never revoked, so one answer suffices, even an old one.
+        - UNNAMED: a repair has replaced this bookie while it was away. ``over_replicated.py`` decides about these.
+        - DELETED: kept for a delay, unless the bookie is short of space, and for good if its metadata comes back.
+        - MISSING, OTHER: rows were lost, or the store is an older copy of itself. An operator must approve the drop,
+          and even then the ledger must have been missing for hours.
+        """
         self._looked_at += 1
         match disposition:
             case LedgerDisposition.KEPT | LedgerDisposition.UNNAMED | LedgerDisposition.UNKNOWN:

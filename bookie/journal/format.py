@@ -1,64 +1,14 @@
 """Journal format apart from the superblock: segment headers, block headers, records, positions.
 
-A segment is a file of fixed size. Its first 4 KiB are the *segment header*; after it come
-*blocks*, one per group commit, each a whole number of 4 KiB long. A block is a block header
-of 128 bytes, then records back to back, then zeros up to the next 4 KiB.
+A segment is a file of fixed size: a header of 4 KiB, then *blocks*, one per group commit, each a whole number of 4 KiB
+long. docs/reference/formats/journal.md has the bytes of all of them, and an example.
 
-Segment header, little-endian (docs/reference/formats/journal.md shows an example)::
+The header CRC of a block covers the CRC of its body, so it stands for the whole block. A block says where it belongs
+(instance, segment, offset): bytes of an earlier use of the segment, of another journal, or written to the wrong place
+are never accepted as a live block. Records have no checksum of their own.
 
-    offset  size  field
-         0     4  magic "TJSG"
-         4     1  version (1)
-         5     3  reserved, zero
-         8    16  journal instance, random, drawn when the journal was created
-        24     8  segment sequence number s; the file is number s mod segment count
-        32     8  boot that prepared the segment
-        40     8  segment size in bytes
-        48     4  reserved, zero
-        52     4  CRC-32C of bytes 0 .. 51
-        56  4040  zero, not checked
-
-Block header::
-
-    offset  size  field
-         0     4  magic "TJBK"
-         4     1  version (1)
-         5     1  flags (bit 0: a seal, no records)
-         6     2  reserved, zero
-         8    16  journal instance
-        24     8  segment sequence number
-        32     8  block sequence number, global, never reused
-        40     4  offset of this block in its segment, in units of 4 KiB
-        44     4  record count
-        48     4  body bytes: all records, without the padding
-        52     4  header CRC of the block before it, 0 for the first block of a boot
-        56     4  CRC-32C of the body
-        60    64  reserved, zero
-       124     4  CRC-32C of bytes 0 .. 123 (the header CRC)
-
-The header CRC covers the body CRC, so it stands for the whole block. A block says where it belongs (instance, segment,
-offset): bytes of an earlier use of the segment, of another journal, or written to the wrong place are never accepted
-as a live block. The padding is neither covered nor read.
-
-A record is a header of 8 bytes and a body. Records are unpadded and have no checksum of their own. Record header::
-
-    offset  size  field
-         0     4  body bytes
-         4     1  kind
-         5     1  flags (BATCH, bit 0: a recovery add; all others zero)
-         6     2  reserved, zero
-
-    kind             body
-    1 BATCH          the batch, byte for byte as the writer sent it
-    2 FENCE          ledger id (8), key verifier (32)
-    3 LEDGER_KEY     ledger id (8), key verifier (32)
-    4 EXPLICIT_LAC   ledger id (8), last add confirmed (8, signed)
-    5 DELETE         ledger id (8)
-    6 LEDGER_IDENTITY  ledger id (8), key verifier (32), identity (16)
-
-LEDGER_IDENTITY is written instead of LEDGER_KEY if the identity of the ledger is known. A fence carries the key
-verifier, so that replaying the fence of an unknown ledger creates its state, too. Kinds are never reused: a number that
-was once on a disk keeps its meaning.
+A fence carries the key verifier, so that replaying the fence of an unknown ledger creates its state, too. Kinds of
+records are never reused: a number that was once on a disk keeps its meaning.
 """
 
 from __future__ import annotations

@@ -1,21 +1,15 @@
 """The write-ahead journal of a bookie: records in it survive a crash.
 
-The life of a journal::
-
-    recovered = await Journal.recover(disk, directory, settings, rng)     # reads only
-    async for record in recovered.records(): ...                          # what was never checkpointed
-    ... the caller checkpoints all of it ...
-    journal = await recovered.start(...)                                  # trims it, begins to write
+    recovered = await Journal.recover(...)               # reads only; nothing is written before ``start``
+    async for record in recovered.records(): ...         # was never checkpointed; the caller checkpoints all of it
+    journal = await recovered.start(...)                 # trims it, begins to write
     journal.append(record, on_durable)
-    mark = journal.durable_mark()
-    ... the caller checkpoints everything up to the mark ...
-    await journal.trim(mark)
-    await journal.close(clean=True)
+    mark = journal.durable_mark()                        # the caller checkpoints everything up to the mark, then
+    await journal.trim(mark)                             # and at the end: await journal.close(clean=True)
 
-Nothing is written before ``start``, so recovering twice is the same as once, and a crash during recovery changes
-nothing. A failed write ends the journal: ``on_failure`` is called once, nothing is acked any more, and nothing is
-retried. docs/reference/formats/journal.md has the format, docs/understand/guarantees.md the requirements on the
-device.
+So recovering twice is the same as once, and a crash during recovery changes nothing. A failed write ends the journal:
+``on_failure`` is called once, nothing is acked any more, and nothing is retried. docs/reference/formats/journal.md has
+the format, docs/understand/guarantees.md the requirements on the device.
 """
 
 from __future__ import annotations

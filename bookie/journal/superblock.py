@@ -3,27 +3,7 @@
 It is one file with two slots of 4 KiB. Every change is written to both, one after the other, each with the next
 sequence number, and takes effect only when both are durable. So a crash tears at most one slot, damage to one slot
 loses nothing, and the facts of the older slot are always safe to start from: what the newer one permits was not done
-yet.
-
-A slot, little-endian (docs/reference/formats/journal.md shows an example)::
-
-    offset  size  field
-         0     4  magic "TJSB"
-         4     1  version (1)
-         5     1  flags (bit 0: stopped cleanly; bit 1: the incarnation before was stopped cleanly)
-         6     2  reserved, zero
-         8     8  sequence number of this slot's contents
-        16    16  journal instance
-        32     8  boot counter: 1 in the first incarnation
-        40    16  trim mark: segment, block
-        56    16  where this boot began to write: segment, first block
-        72     8  highest segment that may hold blocks of this boot
-        80     8  segment size in bytes
-        88     4  segment count
-        92     4  damage found when this boot read what the one before had left
-        96    16  last block of the boot before: segment, block
-       112     4  CRC-32C of bytes 0 .. 111
-       116  3980  zero, not checked
+yet. docs/reference/formats/journal.md has the bytes of a slot, and an example.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Distinguishes a torn tail from damage. Pure: the reader reports the blocks that it finds in the ring.
 
 Blocks carry consecutive numbers, and one write is in flight at a time: block k+1 is handed to the device only after
-block k was durable. So
+block k was durable. So a *later block of this incarnation anywhere* proves that every block before it was durable, and
+a missing or invalid one among them is **damage**. An invalid block *with nothing after it* is the **tail**: the write
+that a crash interrupted, never acked. It is cut.
 
-- a *later block of this incarnation anywhere* proves that every block before it was durable, and a missing or invalid
-  one among them is **damage**;
-- an invalid block *with nothing after it* is the **tail**: the write that a crash interrupted, never acked. It is cut.
-
-    blocks   7   8   [bad]   10   11   [bad]   end of the prepared segments
-                       |                 '-- the tail: cut
-                       '-- damage: block 9 was durable, 10 proves it
+    blocks   7   8   [damage]   10   11   [tail]   end of the prepared segments
 
 The header alone is proof: it has a CRC of its own. Segments that the superblock lists as prepared, but that cannot be
 read as such, are always damage; how many blocks they held is known only when a later block is found.

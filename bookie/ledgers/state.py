@@ -1,25 +1,8 @@
 """The state of a ledger apart from its entries: as a row of the index, and in memory.
 
-The row (little-endian; docs/reference/formats/ledger-state.md shows an example)::
-
-    offset  size  field
-         0     4  CRC-32C of the ledger id (8 bytes) and of all bytes after this field
-         4     1  version (1)
-         5     1  flags: 1 fenced, 2 limbo, 4 deleted, 8 verifier known
-         6     2  length of the verifier v: 0 (no password) or 32
-         8     8  highest LAC seen, -1 for none
-        16     8  highest explicit LAC received, -1 for none
-        24     8  highest entry id held, -1 for none
-        32     4  limbo events of this bookie that were repaired for this ledger
-        36     v  verifier of the ledger key
-
-Version 3 is the same with the identity of the ledger (16 bytes) after the verifier. A row of version 1 has no
-identity: an earlier version wrote it, and requests with any identity are accepted for the ledger.
-
-The checksum covers the ledger id, so the row of another ledger is never accepted.
-
-The row of a deleted ledger, the *tombstone*, is only the first 6 bytes, with version 2 and the deleted flag alone. It
-stays permanently.
+docs/reference/formats/ledger-state.md has the bytes of the row, and examples. Its checksum covers the ledger id, so the
+row of another ledger is never accepted. If a row has no identity, as those of earlier versions, requests with any
+identity are accepted for the ledger. The row of a deleted ledger, the *tombstone*, stays permanently.
 
 There is at most one ``Ledger`` object for a ledger, and every decision about an add is made on it in one turn of the
 event loop, so no add can miss a fence.
@@ -151,24 +134,8 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
 class Ledger:
     """One ledger in memory. Only the event loop touches it.
 
-    Attributes:
-        refuses_add, refuses_recovery: wire code of the refusal of ordinary or recovery adds, 0 for none. The methods
-            keep them up to date, because the add path reads them for every batch.
-        verifier: verifier of the ledger key; ``None`` until it was read, empty for no password.
-        identity: tells the ledger from another one with the same id; empty while unknown. Learned with the verifier.
-        verifier_recorded: a journal record or the row has the verifier, and the identity if it is known.
-        fitting_key: the last key that passed, so that the next check is one comparison.
-        limbo: entries of the ledger, and its fence, may have been lost.
-        doubted: its identity was lost as well, and its id may have been assigned twice: the entries may belong to
-            another ledger. Only repair adds are accepted, which verify them (``verified_copies.py``).
-        repair_events: number of limbo events that a repair made good, while that is not durable yet; else ``None``.
-        repair_fence: whether the ledger becomes fenced together with that.
-        last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint,
-            and no index row is about a higher one.
-        last_record: number of the last journal record about this ledger (``PendingAcks``).
-        dirty: differs from its row in the index since the last checkpoint began.
-        flushing: a running checkpoint is writing its row.
-        users: number of tasks that use it across a wait; it stays in memory meanwhile.
+    ``refuses_add`` and ``refuses_recovery`` are the wire codes of the refusal of ordinary and of recovery adds, 0 for
+    none. The methods keep them up to date, because the add path reads them for every batch.
     """
 
     __slots__ = (
@@ -200,24 +167,39 @@ class Ledger:
     def __init__(self, ledger_id: int, row: LedgerRow) -> None:
         self.ledger_id = ledger_id
         self.verifier = row.verifier
+        """Verifier of the ledger key; ``None`` until it was read, empty for no password."""
         self.identity = row.identity
+        """Tells the ledger from another one with the same id; empty while unknown. Learned with the verifier."""
         self.verifier_recorded = row.verifier is not None
+        """A journal record or the row has the verifier, and the identity if it is known."""
         self.fitting_key: bytes | None = None
+        """The last key that passed, so that the next check is one comparison."""
         self.fenced = row.fenced
         self.deleted = row.deleted
         self.limbo = row.limbo
+        """Entries of the ledger, and its fence, may have been lost."""
         self.doubted = False
+        """Its identity was lost as well, and its id may have been assigned twice: the entries may belong to another
+        ledger. Only repair adds are accepted, which verify them (``verified_copies.py``)."""
         self.repaired_limbo = row.repaired_limbo
         self.repair_events: int | None = None
+        """Number of limbo events that a repair made good, while that is not durable yet; else ``None``."""
         self.repair_fence = False
+        """Whether the ledger becomes fenced together with that."""
         self.lac = max(row.lac, row.explicit_lac)
         self.explicit_lac = row.explicit_lac
         self.last_held = row.last_held
         self.last_flushed = row.last_held
+        """No batch with a higher id has left the write cache, or leaves it with the running checkpoint, and no index
+        row is about a higher one."""
         self.last_record = 0
+        """Number of the last journal record about this ledger (``PendingAcks``)."""
         self.dirty = False
+        """Differs from its row in the index since the last checkpoint began."""
         self.flushing = False
+        """A running checkpoint is writing its row."""
         self.users = 0
+        """Number of tasks that use it across a wait; it stays in memory meanwhile."""
         self.lac_waiters: dict[asyncio.Future[None], None] = {}
         self._settle()
 

@@ -1,8 +1,6 @@
 """Boot: from a data directory to a bookie that serves requests.
 
-The steps, in this order, so that after a crash at any step the next boot repeats them:
-
-1. claim the directory: lock, identity, space (directories/layout.py);
+1. Claim the directory: lock, identity, space (directories/layout.py);
 2. read the journals; if one lost records, record that before anything else (directories/limbo.py);
 3. open entry logs, report damaged ones, and open the index, or rebuild it if it is lost (recovery/lost_index.py);
    replay the journals into memory, and flush that to entry logs and index;
@@ -10,7 +8,7 @@ The steps, in this order, so that after a crash at any step the next boot repeat
    on the first boot, record that from now on there must be a journal;
 5. assemble the parts (assembly.py), and start checkpoints and garbage collection.
 
-No journal is written to before step 4, so booting twice is the same as booting once.
+No journal is written to before step 4: after a crash at any step the next boot repeats them, with the same result.
 """
 
 from __future__ import annotations

@@ -22,35 +22,32 @@ from ..recovery.store_check import BehindNotes, NeverBehind
 
 @dataclass(frozen=True, slots=True)
 class BookieWorld:
-    """Everything outside of the bookie.
-
-    Attributes:
-        tasks: runs background work; an essential task that dies ends the process.
-        facts_of: looks up key verifier and identity of a ledger in the metadata.
-        disposition_of: looks up the disposition of a held ledger.
-        id_counter: an upper bound of all ledger ids ever assigned; read when the journal lost records, and before
-            a ledger counts as deleted.
-        confirmed_prefix_of: looks up the confirmed prefix of a ledger, linearizably.
-        registry: cookies in the metadata.
-        fail_safe: ends the process at once; called with the reason.
-        named: lists the ledgers that name a bookie, to count those in limbo; ``None``: count held ledgers only.
-        behind: records that the metadata store was restored from an older copy.
-    """
+    """Everything outside of the bookie."""
 
     disk: Disk
     clock: Clock
     rng: Rng
     tasks: Tasks
+    """Runs background work; an essential task that dies ends the process."""
     workers: Workers
     open_index: OpenIndex
     facts_of: FactsLookup
+    """Looks up key verifier and identity of a ledger in the metadata."""
     disposition_of: DispositionLookup
+    """Looks up the disposition of a held ledger."""
     id_counter: Callable[[], Awaitable[int]]
+    """An upper bound of all ledger ids ever assigned; read when the journal lost records, and before a ledger counts as
+    deleted."""
     confirmed_prefix_of: ConfirmedPrefixLookup
+    """Looks up the confirmed prefix of a ledger, linearizably."""
     registry: CookieRegistry
+    """Cookies in the metadata."""
     fail_safe: Callable[[str], None]
+    """Ends the process at once; called with the reason."""
     named: Callable[[str, int, RateLimiter], AsyncIterator[int]] | None = None
+    """Lists the ledgers that name a bookie, to count those in limbo; ``None``: count held ledgers only."""
     behind: BehindNotes = field(default_factory=NeverBehind)
+    """Records that the metadata store was restored from an older copy."""
 
     async def ids_below(self) -> int:
         """See ``metadata.records.restored_store.ids_below``."""

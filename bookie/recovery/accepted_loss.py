@@ -1,23 +1,13 @@
-"""Accepts a loss: ``bookie init --accept-loss``.
+"""Accepts a loss: ``bookie init --accept-loss`` (docs/operate/runbook/lost-data.md).
 
 A bookie that cannot find its journal, a part of its directory or one of the files that describe them refuses to start,
 because its acked entries may be on a disk that is not mounted. Only an operator can know that they are lost. This
-command then makes the bookie startable with the rest:
+command then makes the bookie startable with the rest, in the steps of ``accept_loss``. After a crash in between, the
+same command completes the work.
 
-1. every existing ledger enters limbo, durably, before anything else: the bookie answers UNKNOWN for entries it does not
-   hold, and takes no ordinary adds, until a repair has restored what is missing;
-2. the format file records that a journal was given up, if one was, and minimum numbers of boots and entry logs: so that
-   no later incarnation is taken for an earlier one, and no batch of a lost log is looked for in another; a lost
-   directory that is no longer configured is removed from the list;
-3. the rest of an unreadable journal is renamed, not deleted;
-4. lost parts are created again, empty, their cookies last, because a part without one prevents a start. An entry log
-   directory outside of the data directory gets a new name, so that the lost one is not mistaken for it if its disk is
-   mounted again.
-
-After a crash in between, the same command completes the work. If the limbo marker itself is lost, it is unknown which
-index is in use and which ledgers were repaired; so the index counts as lost, too, and the next start rebuilds it.
-
-A lost identity cannot be accepted: the cookie of the directory must exist, and be the registered one.
+If the limbo marker itself is lost, it is unknown which index is in use and which ledgers were repaired; so the index
+counts as lost, too, and the next start rebuilds it. A lost identity cannot be accepted: the cookie of the directory
+must exist, and be the registered one.
 """
 
 from __future__ import annotations
@@ -98,6 +88,14 @@ async def accept_loss(
     ids_below: Callable[[], Awaitable[int]],
 ) -> tuple[Cookie, list[str]]:
     """Make the directory startable; returns descriptions of what counts as lost from now on.
+
+    1. Every existing ledger enters limbo, durably, before anything else.
+    2. The format file records that a journal was given up, if one was, and minimum numbers of boots and entry logs: no
+       later incarnation is taken for an earlier one, and no batch of a lost log is looked for in another. A lost
+       directory that is no longer configured is removed from the list.
+    3. The rest of an unreadable journal is renamed, not deleted.
+    4. Lost parts are created again, empty, their cookies last, because a part without one prevents a start. An entry
+       log directory outside of the data directory gets a new name: the old disk, mounted again, is not mistaken for it.
 
     If nothing is lost, nothing is changed.
 

@@ -1,16 +1,14 @@
 """Rebuilds an index from the entry logs.
 
-The tables of the logs list every batch with its location, but not fences, keys, explicit LACs and deletions. So
-
-- every ledger is in limbo afterwards: its fence may be lost, and with a damaged log some of its entries;
-- dropped ledgers come back if their batches are still in a log. The garbage collector drops them again, with the usual
-  delays, limits and approvals (gc/plan.py).
+The tables of the logs list every batch with its location, but not fences, keys, explicit LACs and deletions. So every
+ledger is in limbo afterwards: its fence may be lost, and with a damaged log some of its entries. Dropped ledgers come
+back if their batches are still in a log; the garbage collector drops them again, with the usual delays, limits and
+approvals (gc/plan.py).
 
 A batch may be found twice, after an interrupted compaction or a repair: the copy that passes its checks counts. If two
 pass and differ, it is unknown which was acked: a dangling row replaces them, the answer is UNKNOWN, and a repair
-restores the entries from other bookies.
-
-Batches after the durable end of a log may be torn, so they are verified before they get a row.
+restores the entries from other bookies. Batches after the durable end of a log may be torn, so they are verified before
+they get a row.
 """
 
 from __future__ import annotations

@@ -7,11 +7,8 @@ All ids ever assigned are below the counter, which never falls. Three things pro
 - it holds one ledger, and the store has, or has deleted, another one with the same id. Requests with another identity,
   and passes of the garbage collector, find that.
 
-The bookie records that in the metadata and raises the counter (``metadata/records/restored_store.py``) at each start,
-before it is registered, and before each pass of its garbage collector. No lookups are made unless ledgers above the
-counter are held or an identity was in question. If the record is damaged, the bookie serves, and drops nothing until an
-operator approves; until then all ids below the counter count as assigned twice, since it was raised above the recorded
-ones.
+The bookie checks this at each start, before it is registered, and before each pass of its garbage collector.
+docs/operate/runbook/metadata.md says what follows.
 """
 
 from __future__ import annotations
@@ -149,6 +146,11 @@ class StoreCheck:
 
     async def compare(self) -> int:
         """Check the store, record the result, and raise the counter. Returns the previous counter.
+
+        The record is that of ``metadata/records/restored_store.py``. No lookups are made unless ledgers above the
+        counter are held or an identity was in question. If the record is damaged, the bookie serves, and drops nothing
+        until an operator approves; until then all ids below the counter count as assigned twice, since it was raised
+        above the recorded ones.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the check or the record failed.

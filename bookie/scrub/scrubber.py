@@ -1,16 +1,13 @@
 """The scrubber: reads everything again while there are other copies, and compares index and entry logs.
 
-A bookie reads its logs, one after the other, at a rate that completes a pass within a period (``scrub_pass.py``):
+A bookie reads its logs, one after the other, at a rate that completes a pass within a period (``scrub_pass.py``). Each
+live batch is read and verified, as for a read; of a log that is still growing at the end of the pass, the batches with
+rows. Failures are put on the damage list, to be repaired from another bookie. If fewer batches are found in a log than
+rows point there, those are searched. Every index row is read, too, and damaged ones are listed.
 
-- each live batch is read and verified, as for a read; failures are put on the damage list, to be repaired from another
-  bookie;
-- the batches that the index has in a log must be in it: if fewer are found than rows point there, those are searched;
-- of a log that is still growing at the end of the pass, the batches with rows are read;
-- every index row is read, too. A damaged row is put on the damage list. An unreadable part is skipped; if it is damaged
-  for good, and not only refused by the device, the index is abandoned, since changes there could not be found again:
-  the bookie serves what it can, and the next start rebuilds the index from the entry logs.
-
-Progress is stored in a file, so that a bookie that restarts often completes its passes.
+An unreadable part of the index is skipped; if it is damaged for good, and not only refused by the device, the index is
+abandoned, since changes there could not be found again: the bookie serves what it can, and the next start rebuilds the
+index from the entry logs. Progress is stored in a file, so that a bookie that restarts often completes its passes.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
-"""Checkpoints: move batches from journal and memory to entry logs and index.
+"""Checkpoints: move batches from journal and memory to entry logs and index (docs/understand/walk-checkpoint.md).
 
-One at a time, and in this order, each step durable before the next begins:
-
-1. note the durable mark of each journal and, in the same turn of the event loop, swap the write cache and take the list
+1. Note the durable mark of each journal and, in the same turn of the event loop, swap the write cache and take the list
    of changed ledger states: everything below the marks is in what was swapped out, now or earlier;
 2. append the batches, sorted by ledger and entry, to the entry logs; sync them;
 3. put a row for each batch, and the states of the ledgers, into the index; sync it;
 4. release the swapped buffer: reads find its batches in the index now;
 5. make each mark durable in its journal, which then recycles what lies below.
 
-A crash after any step leaves the marks unchanged, and replay repeats what may have been done: the same bytes under the
-same ids.
-
-A failed checkpoint cannot be repeated, because the state of the device is unknown; it ends the process. The exception
-is a full disk: the parts undo what did not fit, ordinary adds are refused, and the checkpoint continues when there is
-space.
+Each step is durable before the next begins. A crash after any step leaves the marks unchanged, and replay repeats what
+may have been done: the same bytes under the same ids. A failed checkpoint ends the process (``Checkpointer``).
 """
 
 from __future__ import annotations
@@ -194,7 +188,11 @@ class CacheFlush:
 
 
 class Checkpointer:
-    """Starts checkpoints, and moves the marks after each.
+    """Starts checkpoints, one at a time, and moves the marks after each.
+
+    A failed checkpoint cannot be repeated, because the state of the device is unknown; it ends the process. The
+    exception is a full disk: the parts undo what did not fit, ordinary adds are refused, and the checkpoint continues
+    when there is space.
 
     Args:
         flush: steps 1 to 4.

@@ -1,20 +1,15 @@
-"""The add path: from the bytes of a client to a record in the journal.
+"""The add path: from the bytes of a client to a record in the journal (docs/understand/walk-append.md).
 
-The steps, in this order:
-
-1. verify the batch (``verify_batch``);
-2. admission, which may answer BUSY;
-3. wait for anything that needs waiting: the ledger's state, its key verifier, a lookup of batches already held under
-   these ids, space in the write cache;
+1. Verify the batch (``verify_batch``).
+2. Admission, which may answer BUSY.
+3. Wait for anything that needs waiting: the ledger's state, its key verifier, a lookup of batches already held under
+   these ids, space in the write cache. Most batches take the *fast path*, which skips this step
+   (``_takes_fast_path``); others, and all of a repair, take the *slow path* in a task of their own.
 4. ``_decide``: fenced? key? overlap?
-5. ``_hand_over``: journal, then write cache.
+5. ``_hand_over``: journal, then write cache. Steps 4 and 5 run without yielding to the event loop.
 
-Steps 4 and 5 run without yielding to the event loop. ``PendingAcks`` sends the ack when the record is durable, in a
-later turn. Most batches take the fast path, which skips step 3: the ledger is in memory, the key is the one verified
-last, the ids lie above all that is held, and there is space. Other batches, and all of a repair, take the slow path in
-a task of their own.
-
-Every add is answered exactly once, never from within ``take``.
+``PendingAcks`` sends the ack when the record is durable, in a later turn. Every add is answered exactly once, never
+from within ``take``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Admission control: when a bookie answers an add with BUSY. Limits are checked before anything is journaled.
 
-There are two lanes:
-
-- *Ordinary* adds are refused at any limit: bytes in flight, age of the oldest record that waits for the device, space
-  in the journal, ledgers whose state is only in memory.
-- *Recovery* adds, fences and LACs have a reserve in each of these, and are also taken while the bookie is read-only, so
-  that overload by writers never delays a recovery. *Repair* adds share this lane, but not the last space of a disk.
+*Ordinary* adds are refused at any limit: bytes in flight, age of the oldest record that waits for the device, space in
+the journal, ledgers whose state is only in memory. *Recovery* adds, fences and LACs have a reserve in each of these,
+and are also taken while the bookie is read-only, so that overload by writers never delays a recovery. *Repair* adds
+share this lane, but not the last space of a disk.
 
 Half of the bytes in flight is reserved for clients that have none: busy ones would take all space as soon as it is
 free. BUSY carries a retry hint that follows the current latency, since a refused batch has cost both sides its bytes.
-
 docs/understand/protocol.md lists all reasons of BUSY, and the file that decides each of them.
 """
 

@@ -56,7 +56,7 @@ MAX_DIRECTORIES: Final = 8
 
 
 def reason_of(problem: ErrorDetails) -> str:
-    """What is wrong with a value, as the end of a sentence."""
+    """Return the reason for which a value is refused, as the end of a sentence."""
     if problem["type"] in _NOT_A_SIZE:
         return "must be a size such as 64MiB"
     return problem["msg"].removeprefix("Value error, ")

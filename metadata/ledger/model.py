@@ -1,10 +1,7 @@
 """The metadata of a ledger: a frozen value, and its transitions.
 
-                .--- change_ensemble
-                v   |
-    create -> OPEN -+- close ---------------------> CLOSED
-                |                                     ^
-                `--- begin_recovery -> IN_RECOVERY ---' close
+    create -> OPEN (change_ensemble) -> close -----------------> CLOSED
+              OPEN -> begin_recovery -> IN_RECOVERY -> close --> CLOSED
 
 Every transition is a pure function from one value to the next. A client reads the value with its version, computes
 the next value here, and writes it by compare-and-set; forbidden transitions raise before anything is written.

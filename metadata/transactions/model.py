@@ -1,15 +1,12 @@
-"""Transactions: sets of marked ledgers that become visible together, or not at all.
+"""Transactions: sets of marked ledgers that become visible together, or not at all (docs/understand/transactions.md).
 
 A writer that may fail half-way, or run twice, marks its ledgers with a *sink* and a transaction number when it creates
-them. At its end one record of the sink lists the ledgers of the transaction:
+them, and as *pending*. At its end one record of the sink lists the ledgers of the transaction: one compare-and-set,
+which is the commit. Transactions of a sink are committed in ascending order.
 
-    ledger, marked "sales/17", pending          record sinks/sales: last 17, and its ledgers
-        created, written, closed                       one compare-and-set: this is the commit
-        no longer pending, once committed              a second commit of 17 finds it and changes nothing
-
-Transactions of a sink are committed in ascending order. A reader with a consistent view reads the records first, then
-the ledgers. A marked ledger is visible if its transaction is older than the last one and it is not pending, or if the
-last one lists it. Ledgers of failed attempts never become visible.
+A reader with a consistent view reads the records first, then the ledgers. A marked ledger is visible if its transaction
+is older than the last one and it is not pending, or if the last one lists it. Ledgers of failed attempts never become
+visible.
 
 This module is what readers need; ``commit_protocol`` publishes ledgers, ``abandoned`` deletes those never committed.
 """

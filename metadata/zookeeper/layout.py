@@ -1,20 +1,10 @@
-"""Layout of the nodes: pure functions of ids and paths.
+"""Layout of the ZooKeeper nodes: pure functions of ids and paths.
 
-    ROOT/format                     "1": version of this layout
-    ROOT/cluster                    the cluster's uuid
-    ROOT/ids                        all allocated ledger ids are below this decimal number
-    ROOT/ledgers/AAAA/BBB/CCC/DDD   a *group* of 4096 ledgers; its data says which of them were deleted
-    ROOT/ledgers/AAAA/BBB/CCC/DDD/EEE   one ledger; AAAABBBCCCDDDEEE is its id in hexadecimal
-    ROOT/cookies/b-BOOKIE           the cookie of a bookie
-    ROOT/bookies/b-BOOKIE           a live bookie (ephemeral)
-    ROOT/records/f-A/f-B/r-C        the record "A/B/C"; its version is the node's
-
-A flat directory of ledgers does not work: ZooKeeper answers a listing in one message of at most 1 MiB. Nodes above a
-ledger are never removed, so a listing can walk them one by one.
-
-The data of a group is a little-endian number of 512 bytes whose bit ``i`` says that its ``i``-th ledger was deleted,
-followed by the identity digests of the deleted ledgers, 4 bytes each: zeros, or truncated at the end, if unknown. A
-ledger's creation checks these data in the same transaction, and its deletion changes them, so an id is never reused.
+docs/reference/formats/metadata.md lists all nodes and their data. A flat directory of ledgers does not work: ZooKeeper
+answers a listing in one message of at most 1 MiB. So ledgers are the leaves of a tree; a *group* of 4096 ledgers has
+one parent node, whose data say which of them were deleted. A ledger's creation checks these data in the same
+transaction, and its deletion changes them, so an id is never reused. Nodes above a ledger are never removed, so a
+listing can walk them one by one.
 
 All segments of a record's name but the last are *folders*, which are never removed. The prefixes distinguish a record
 from a folder of the same name, and both from names that ZooKeeper reserves.

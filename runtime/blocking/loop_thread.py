@@ -4,13 +4,11 @@
         reader = loop.run(client.open_ledger(7))
         for batch in loop.iterate(reader.read_batches(0, 99)): ...
 
-An iterator produces items a little ahead of its consumer, which may stop at any item; a ``Halt`` lets
-other threads stop it. Many small items are handed off to the loop in batches:
+An iterator produces items a little ahead of its consumer, which may stop at any item; a ``Halt`` lets other threads
+stop it. Many small items are handed off to the loop in batches, once per turn of the loop (``ThreadHandOff``).
 
-    threads -- put --> ThreadHandOff -- once per turn of the loop --> take([item, item, ...])
-
-Any number of threads may share a loop. They wait until the work ends, so the work must have its own
-deadlines. After a fork only the parent has the loop; in the child every call is refused.
+Any number of threads may share a loop. They wait until the work ends, so the work must have its own deadlines. After a
+fork only the parent has the loop; in the child every call is refused.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _file_status(path: str) -> os.stat_result | None:
 
 
 def _other_writer(found: os.stat_result, *, own: bool = True) -> str:
-    """Who may write besides root, this user and its groups (Kubernetes volumes are writable for the group of a pod)."""
+    """Return a writer besides root, this user and its groups (a pod's group may write Kubernetes volumes); else ""."""
     if own and found.st_uid not in (_ROOT, os.geteuid()):
         return f"{_USER} {found.st_uid}"
     if found.st_mode & stat.S_IWOTH:

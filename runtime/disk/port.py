@@ -1,20 +1,13 @@
 """The disk seam: files, directories and durable writes.
 
-All file system access goes through this port, so that a test can lose, tear and reorder
-data that is not durable yet, and can crash between any two operations.
+All file system access goes through this port, so that a test can lose, tear and reorder data that is not durable yet,
+and can crash between any two operations. Written bytes are durable after ``DiskFile.sync``, or when ``write`` returns
+on a file opened with ``durable=True``; with that or ``direct=True``, offsets and sizes are multiples of
+``limits.BLOCK_BYTES``. A file's *name* (creation, rename, unlink) is durable after ``sync_directory`` on its parent.
 
-What is durable, and when:
-
-- ``DiskFile.write`` on a file opened with ``durable=True`` returns when the bytes are on
-  stable storage. Offsets and sizes are multiples of ``limits.BLOCK_BYTES``.
-- on other files, written bytes are durable after ``sync``; with ``direct=True``, too, offsets and
-  sizes are multiples of ``limits.BLOCK_BYTES``;
-- a file's *name* (creation, rename, unlink) is durable after ``sync_directory`` on its parent.
-
-Errors are ``DiskFull`` (no space, or its subclass ``OutOfFiles``: no file can be opened now) and
-``DiskFailed`` (any other error). An operation that fails with ``OutOfFiles`` has not started.
-After a failed sync the state of earlier writes is unknown, and the sync must not be
-retried: the owner of the file stops.
+Errors are ``DiskFull`` (no space, or its subclass ``OutOfFiles``: no file can be opened now) and ``DiskFailed`` (any
+other error). An operation that fails with ``OutOfFiles`` has not started. After a failed sync the state of earlier
+writes is unknown, and the sync must not be retried: the owner of the file stops.
 """
 
 from __future__ import annotations

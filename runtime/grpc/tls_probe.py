@@ -18,7 +18,7 @@ _REFUSED: Final = "the server does not accept this client's certificate:"
 
 
 async def tls_problem(address: str, security: CertificateSource | None) -> str | None:
-    """What keeps this client from a TLS connection to a server; ``None``: not known, or the server is not reached.
+    """Return the reason for which a TLS connection to a server fails; ``None``: not known, or it is not reached.
 
     Args:
         security: certificates of this client; ``None``: it uses no TLS.

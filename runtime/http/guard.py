@@ -4,18 +4,12 @@
           -> method, path -> authenticate, authorize -> parameters, body -> handler  EndpointGuard: table of endpoints
 
 An authorized request is in flight until its answer was taken: it counts for the limits of the process and of its
-principal. Health and readiness requests do not count.
+principal. Health and readiness requests do not count, and are answered under any host name: they hold no secrets, and
+probes use names that this process does not know.
 
-Any web page can make a browser send requests, with the user's certificate and to any host name. So, with and
-without security:
-
-- the ``Host`` header must be an address or a known name of this process, against DNS rebinding;
-- a request that changes something must be a POST or DELETE with JSON from no other origin: a form or script of another
-  page cannot send that without a CORS preflight, which is never granted;
-- answers are marked so that browsers neither interpret them as HTML or scripts nor cache them.
-
-Health and readiness are answered under any host name: they hold no secrets, and probes use names that this process
-does not know.
+Any web page can make a browser send requests, with the user's certificate and to any host name. So there are rules for
+host, origin, method and content type with and without security: docs/operate/console.md, "Authentication". A form or
+script of another page cannot send a permitted change without a CORS preflight, which is never granted.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@ The allocator keeps freed memory for reuse (``tuning``). After a high load this 
 needs: three bookies overloaded by 200 clients kept 500 MiB each, with 25 to 60 MiB in use (measured). Fragmentation
 makes the process grow from load to load.
 
-    busy --- IDLE_POLLS polls in a row with less than IDLE_CPU_SHARE of a processor ---> trimmed, and once more later
-      ^                                                                                     |
-      '--------------------------------- a busy poll ---------------------------------------'
-
-Memory that is returned costs a page fault for every 4 KiB when it is needed again, so this is not done under load.
-Allocations of all threads, the event loop included, wait during the trim: 12 ms per 100 MiB (measured). The second
-trim returns what a slow flush has freed after the first one.
+Memory that is returned costs a page fault for every 4 KiB when it is needed again, so this is not done under load:
+only after some polls in a row with little use of a processor, and once more later, which returns what a slow flush has
+freed after the first time. A busy poll starts the count again. Allocations of all threads, the event loop included,
+wait during the trim: 12 ms per 100 MiB (measured).
 """
 
 from __future__ import annotations

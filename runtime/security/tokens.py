@@ -125,7 +125,7 @@ class TokenKeys:
 
 
 def _reason(error: jwt.PyJWTError, audience: str) -> str:
-    """What is wrong with a token, and what to do. Claims are named only after the signature was verified."""
+    """Return the reason for which a token is refused, and the remedy. Claims are named only after its verification."""
     match error:
         case jwt.ExpiredSignatureError():
             return "has expired: get a new one"

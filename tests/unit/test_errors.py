@@ -1,6 +1,7 @@
 """The error classes: complete, documented, and with fixed numbers."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -125,15 +126,18 @@ def test_every_class_says_whose_fault_whether_to_retry_and_the_effect_and_surviv
     assert rebuilt.message.endswith("ledger 7 is there")
 
 
-def test_the_drawn_tree_is_the_tree_of_the_classes():
-    drawn = []
-    depths = []
-    for line in errors.__doc__.splitlines():
-        if found := re.fullmatch(r"((?:[ |`-]{4})*)([A-Z]\w+)(?: {2,}\S.*)?", line):
-            drawn.append(found[2])
-            depths.append(len(found[1]) // 4 - 1)
-    expected = [(error.__name__, len(error.__mro__) - len(TallybookError.__mro__)) for error in CLASSES]
-    assert list(zip(drawn, depths, strict=True)) == expected
+def test_the_documentation_lists_the_kinds_of_errors():
+    page = Path(__file__).parents[2].joinpath("docs/reference/formats/wire.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (`.*`) \|$", page.partition("\n## Codes\n")[2], re.MULTILINE)
+    listed = {name: set(re.findall(r"\w+", kinds)) for name, kinds in rows}
+    branches = {100: errors.CallerError, 200: errors.PeerError, 300: errors.StorageError}
+    assert listed == {
+        error.__name__: {child.__name__ for child in children}
+        for error in CLASSES
+        if error is not TallybookError and error not in branches.values() and (children := tree(error)[1:])
+    }
+    for code, branch in branches.items():
+        assert {error for error in CLASSES if code <= error.wire_code < code + 100} == set(tree(branch))
 
 
 def test_faults_follow_the_three_branches():

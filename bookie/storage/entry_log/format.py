@@ -1,50 +1,8 @@
 """Entry log format: encoding and checking, no I/O.
 
-An entry log holds the batches of many ledgers, as they were sent. One append writes a *stretch*: a table and the
-batches it lists. Everything but the batches begins on a 4 KiB boundary; numbers are little-endian
-(docs/reference/formats/entry-log.md shows an example)::
-
-    log     := header block, stretch*, [footer]
-    header  := one block of 4096 bytes
-         0     4  magic "TLOG"
-         4     2  version (1)
-         6     2  reserved, zero
-         8    16  uuid of the bookie directory
-        24     8  log id
-        32  4060  zero
-      4092     4  CRC-32C of the 4092 bytes before it
-
-    stretch := 64 bytes, table, batches back to back, zeros up to the next boundary
-         0     4  magic "TSTR"
-         4     2  version (1)
-         6     2  reserved, zero
-         8    16  uuid of the bookie directory
-        24     8  log id
-        32     8  offset of this stretch in the log
-        40     4  batch count n, 1 .. 1000
-        44     4  bytes of all batches, at most 1 MiB
-        48     8  vouched: below this offset all was durable when this stretch was written
-        56     4  reserved, zero
-        60     4  CRC-32C of the 60 bytes before it and of the table
-        64   32n  table, for each batch: ledger id (8), first entry id (8), LAC (8),
-                  entry count (4), bytes (4)
-
-    footer  := 64 bytes, ledger map, zeros, end mark at the end of a block and of the log
-         0     4  magic "TFTR"
-         4     2  version (1)
-         6     2  reserved, zero
-         8    16  uuid of the bookie directory
-        24     8  log id
-        32     8  offset of this footer in the log
-        40     4  ledger count m
-        44     4  reserved, zero
-        48     8  bytes of all batches
-        56     4  reserved, zero
-        60     4  CRC-32C of the 60 bytes before it and of the map
-        64   24m  map, for each ledger by ascending id: ledger id (8), bytes (8), batches (8)
-       -16     8  offset of this footer in the log
-        -8     4  magic "TEND"
-        -4     4  CRC-32C of the 12 bytes before it
+An entry log holds the batches of many ledgers, as they were sent: a header, *stretches*, and a footer once it is
+finished. One append writes a stretch: a table and the batches it lists. docs/reference/formats/entry-log.md has the
+bytes of each, and an example.
 
 With the table, a scan reads a thousandth of the log, and can say what a damaged batch was. A stretch states its offset,
 its log and its bookie, so that bytes which merely look like one (a client may store anything) are not accepted.

@@ -1,27 +1,8 @@
-"""Index format. Keys are big-endian, so that they sort by id; values little-endian.
+"""Index format: rows of batches, and states of ledgers.
 
-::
-
-    row of a batch
-      key    0   8  ledger id
-             8   8  first entry id
-      value  0   1  version (1)
-             1   3  reserved, zero
-             4   4  size of the batch in bytes
-             8   8  entry log id
-            16   8  offset in the entry log
-            24   4  entry count
-            28   4  CRC-32C of the key and the 28 bytes before it
-
-    state of a ledger
-      key    0   8  ledger id
-      value  0   1  version (1)
-             1   3  reserved, zero
-             4   4  CRC-32C of the key, the 4 bytes before it and the state
-             8      the state, opaque here
-
-RocksDB has checksums of its own. These cover the key, too, so that a value under a wrong key, or one that was changed
-before it was stored, is detected.
+docs/reference/formats/index.md has the bytes of keys and values, and an example. Keys are big-endian, so that they sort
+by id. RocksDB has checksums of its own; those of this format cover the key, too, so that a value under a wrong key, or
+one that was changed before it was stored, is detected.
 """
 
 from __future__ import annotations

@@ -1,30 +1,12 @@
 """RocksDB, through ``rocksdict``, blocking. Only this file uses either.
 
-Measured properties of the binding that shape this file:
+docs/reference/formats/index.md lists the properties of RocksDB and of this binding that shape the code ("RocksDB and
+its binding"). The two that a change here must never forget:
 
-- ``seek``, ``get`` of one key and ``write`` hold the GIL while they wait for the disk; ``get`` of a list,
-  ``flush_wal``, ``open`` and ``close`` do not. So before a seek, a ``get`` of a list on a worker thread brings the
-  block of the key into the cache. ``key_may_exist`` says without touching the disk whether that is needed. There are no
-  bloom filters: they would keep that ``get`` from reading the block.
-- The predecessor of a key is in the previous block if the key would be the first of its own: once in about a hundred
-  searches. If that block is not in memory, the seek reads it while it holds the GIL: no key is known with which a
-  ``get`` could fetch it, and the binding cannot be restricted to memory. So the index should not be on a slow disk.
-- Writes go to the page cache; ``sync`` flushes the log on a worker thread.
-- An iterator that met an error is merely not valid: only ``status`` tells it from the end. ``next`` of one that is not
-  valid ends the process.
-- If a block cannot be read, every seek to a key in it fails. New rows go into another block, and are found by their key
-  only, since a search reads all blocks of the range; deleting a range does not help; and a compaction that meets the
-  block fails, after which RocksDB accepts no more writes until it is opened again.
-- Iterators are snapshots, so each search makes its own. What a ``get`` found a moment before may not be in it.
-- A search passes over every deleted row near its key that is in the write buffer, also rows in a deleted range: 0.3 us
-  for each, bounds or not, while it holds the GIL. A ``get`` does not. So a batch whose first id is known is read by
-  ``get``, and ``last_entry`` searches forward first, since a new ledger, whose id is the highest, has nothing near it.
-- ``compact_range`` does not hold the GIL (measured: half a second, in which another thread ran every half millisecond),
-  and waits for the database's own threads, so it needs a thread to wait on. By itself RocksDB drops rows in deleted
-  ranges late or never: only deletions of single keys make it compact.
-- Recovery silently drops the log from the first damaged record on: see durable_mark.py.
-- After a failed write RocksDB takes no more until it is opened again, though it still answers reads, and ``close`` then
-  raises the same error and closes nevertheless (measured on a full file system).
+- ``seek`` and ``get`` of one key hold the GIL while they wait for the disk; ``get`` of a list does not. So before a
+  seek, ``_fetch`` brings the block of the key into the cache.
+- An iterator that met an error is merely not valid: only ``status`` tells it from the end, and ``next`` of one that is
+  not valid ends the process.
 """
 
 from __future__ import annotations
@@ -186,7 +168,7 @@ class RocksDatabase:
             return found
 
     def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Those of ``rows`` that are stored unchanged."""
+        """Rows of ``rows`` that the index has unchanged."""
         keys: list[Any] = [row_key(row.ledger_id, row.first_entry_id) for row in rows]
         with self._reading():
             values: Any = self._rows.get(keys)
