@@ -1,16 +1,14 @@
 """Lists the ledgers of a bucket from the bucket alone: without metadata store and bookies.
 
 The footer of every object points to its index, and the index contains the metadata of its ledgers. So a listing and two
-small reads per object are enough. An object contains whole ledgers, and archived ledgers never change: if several
-objects contain a ledger (after a failed attempt, or before compaction has cleaned up), any intact one will do. The
-youngest is the one that compaction keeps, but it may be damaged by a failed attempt, which the index does not show. So
-the others are listed too.
+small reads per object are enough. The manifest, if there is one, says which ledgers count; without it, deleted ledgers
+are listed while an object still has their rows (docs/reference/formats/archive-object.md).
 
-The manifest of the bucket, if it exists, says which ledgers count; without it, deleted ledgers are listed while an
-object still has their rows.
-
-After a loss of metadata, other ledgers may have reused the ids, and only readable objects tell which ledger they
-contain. So an unreadable object blocks older objects of the same ids, which may contain another ledger.
+Archived ledgers never change: if several objects contain one (after a failed attempt, or before compaction has cleaned
+up), any intact one will do. The youngest is the one that compaction keeps, but it may be damaged by a failed attempt,
+which the index does not show. So the others are listed too. After a loss of metadata, other ledgers may have reused the
+ids, and only readable objects tell which ledger they contain. So an unreadable object blocks older objects of the same
+ids, which may contain another ledger.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ class BucketCatalog:
     manifest: Manifest | None = None
     """The manifest that lists the valid objects; ``None`` if there is none, or it is unreadable."""
     not_given: Mapping[str, type[TallybookError]] = field(default_factory=dict)
-    """Those of ``damaged`` that may be intact, with the error's type: the store failed, or was not asked."""
+    """Keys of ``damaged`` that may be intact, with the error's type: the store failed, or was not asked."""
 
     @property
     def cluster_id(self) -> str:

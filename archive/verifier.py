@@ -1,9 +1,5 @@
 """Verifies an archive object: reads it once from the first to the last byte and compares it with its receipt.
 
-    segments()                      the object, split at its row groups
-    hash(bytes)                     every segment, in order
-    row_group(number, bytes)        segments that are row groups; may run in parallel to ``hash`` on another thread
-
 The Parquet library decodes each row group, as Spark will: it verifies the checksum of every page. Then every row is
 compared with its batch, every batch with its writer's checksum, each page with its table, each row group with the
 footer, each ledger with its number of entries, its length and the checksum over all its batches, and the object with
@@ -83,7 +79,10 @@ class _Piece(NamedTuple):
 
 
 class ObjectVerifier:
-    """Verifies one object.
+    """Verifies one object, in the segments that ``segments`` returns.
+
+    ``hash`` gets every segment, in order. ``row_group`` gets those that are row groups, and may run in parallel to
+    ``hash`` on another thread.
 
     Args:
         directory: its directory.

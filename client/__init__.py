@@ -7,8 +7,6 @@
     cluster_archive.py          the archive as a source of reads
     blocking/                   the handles of ``sync``
 
-Nothing here imports the bookie, the stream library or the gateway.
-
 A program that moves much data should call ``tallybook.runtime.tuning.tune_process`` first, and import this package
 before gRPC: it sets ``GRPC_EXPERIMENTS`` and ``GRPC_VERBOSITY`` for the process unless they are set.
 """

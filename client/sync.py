@@ -1,17 +1,10 @@
 """The blocking client, for programs without asyncio: the calls of ``tallybook.client``, which block for the result.
 
-    with Client("sqlite:////var/lib/tallybook/metadata.db") as client:
-        with client.create_ledger() as ledger:
-            ledger.append(b"hello")
-        reader = client.open_ledger(ledger.id)
-        for entry in reader.read(0, reader.last_add_confirmed):
-            print(entry.payload)
+    with Client("sqlite:////var/lib/tallybook/metadata.db") as client, client.create_ledger() as ledger:
+        ledger.append(b"hello")
 
-It runs the asyncio client in a thread of its own. Guarantees, errors, deadlines and limits are those of
-``tallybook.client``.
-
-    threads of the program                       thread "tallybook client"
-    Client, LedgerWriter, LedgerReader  --run--> tallybook.client: Client, LedgerWriter, LedgerReader
+It runs the asyncio client in a thread of its own (docs/use/ledgers.md, docs/understand/architecture.md). Guarantees,
+errors, deadlines and limits are those of ``tallybook.client``.
 
 Any number of threads may share a client and its handles. Ctrl-C in a waiting thread cancels the call it waits for; the
 client stays usable. After a fork, the child must open a client of its own: it has neither the parent's thread nor its

@@ -66,7 +66,7 @@ class Caller:
     """Address of the connection."""
     principal: Principal
     log_fields: dict[str, object] = field(default_factory=dict, compare=False)
-    """What the call is about: fields of its log lines."""
+    """Fields of the log lines of the call, such as its ledger."""
     checks: list[AuthorizationCheck] = field(default_factory=list, compare=False)
     """Checks passed so far; reauthorization repeats them."""
     denied: list[TallybookError] = field(default_factory=list, compare=False)

@@ -28,7 +28,7 @@ class Verdict:
     """Ledgers whose metadata names the object."""
     object_bytes: int
     problem: str = ""
-    """What is wrong with it, or why it was not verified."""
+    """The defect that was found, or the reason for which it was not verified; empty: neither."""
     checked: bool = True
     """Whether it was read; if not, it may be intact."""
     timed_out: bool = False

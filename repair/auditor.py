@@ -2,14 +2,7 @@
 
 A pass asks all bookies for their status. If something is wrong, and from time to time anyway (``walk_times``), it walks
 over all ledgers and publishes those that need repair and are in no task yet. ``needs`` decides whether a ledger needs
-repair, ``absences`` which bookies are lost, and ``ledger_walk`` counts. Reasons to repair a ledger:
-
-- a bookie is *lost*: away for longer than ``lost_after_s``. It is replaced;
-- a bookie is being drained: it is replaced at once, and serves as a source meanwhile;
-- a bookie lost some or all of its data: its copies are restored;
-- a scrub or a reader found a damaged copy;
-- the metadata say that a bookie missed entries;
-- the periodic check of all copies of all ledgers.
+repair (docs/understand/recovery.md has the reasons), ``absences`` which bookies are lost, and ``ledger_walk`` counts.
 
 A bookie that does not answer proves nothing. Nothing is deleted here. Two auditors at the same time publish the same
 work twice, which does no harm.

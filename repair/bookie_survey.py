@@ -105,7 +105,7 @@ class BookieSurvey:
         return dict(sorted(found.items())[:MAX_DAMAGED_LEDGERS])
 
     async def bookie_damage(self) -> dict[str, BookieDamage]:
-        """What each bookie that answered knows to be damaged. One that does not say is left out."""
+        """The known damage of each bookie that answered. A bookie that does not report its damage is left out."""
         found: dict[str, BookieDamage] = {}
         for name, status in self.statuses.items():
             damage = await self._damaged_at(name) if status.damaged_batches else BookieDamage({}, MAX_ID)

@@ -15,7 +15,7 @@ ACCEPT_LOSS: Final = (
     "bring back the disk of one that lost its data, or end the ledger after its last good copy with "
     "'ledger recover LEDGER --accept-loss'"
 )
-"""What to do about an open ledger that cannot be recovered."""
+"""The remedy for an open ledger that cannot be recovered."""
 
 
 def can_be_recovered(metadata: LedgerMetadata, without: Collection[str]) -> bool:
@@ -69,7 +69,7 @@ class OpenLedgersAtRisk:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong and what to do about it, as sentences."""
+        """Problems and their remedies, as sentences."""
         return [
             *self._problem(
                 [each for each in self.named if not each.recoverable],

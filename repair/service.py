@@ -173,7 +173,7 @@ def audit_json(audit: AuditReport) -> Mapping[str, object]:
 
 
 def replicator_json(totals: ReplicatorTotals) -> Mapping[str, object]:
-    """What the replicator of the auditor's process has done since it started. Other processes are not included."""
+    """Totals of the replicator in the auditor's process since it started. Other processes are not included."""
     return {
         "ledgers": totals.ledgers,
         "places": totals.replaced,

@@ -1,13 +1,12 @@
 """Named streams of records over ledgers: unbounded, with one writer at a time and any number of readers.
 
-    streams.py         `StreamStore`, the entrance; `sync.StreamStore` is the same for programs without asyncio
+    streams.py         `StreamStore`, the entrance; `sync.StreamStore` (blocking/) is the same without asyncio
     writer/ reader/    records into segments, and out of them; a segment is a ledger
     subscription/      stored cursors, each with one reader at a time
     catalog/           the records of streams in the metadata store; `head` has the rules of segments and owners
     records/           encoding of records; `record_kinds` lists the metadata records for fsck
     retention/         the janitor, which `service` runs where it leads; restore/ after a loss of metadata
     deliveries.py      batches that are appended exactly once, for Spark and the gateway
-    blocking/          the handles of `sync`
 
 docs/use/streams.md is the guide for users. The stream library is a client of ledgers: nothing here talks to bookies,
 except through `tallybook.client`, and nothing knows repair or the archive.

@@ -7,15 +7,8 @@
              append entry by entry, each as one set           in order; if interrupted, the next writer continues
              record that all is appended; delete the ledgers
 
-The last record of each entry has a deduplication id that names the staged ledger and the entry. A process that
-continues a batch reads the stream from where the batch was announced, and appends the missing entries. No other process
-can append meanwhile: a stream has one writer, and the appends of the previous one are settled before.
-
-The delivery record of a sink has space for one batch. Before another batch replaces it, it is withdrawn: its driver,
-which may only be slow, then cannot commit it.
-
 A committed batch is in the stream, or will be; of an uncommitted one, no record ever is. Repeating a committed batch
-changes nothing, even with other rows. The commit itself is in ``metadata/transactions``.
+changes nothing, even with other rows. ``metadata/transactions`` commits; docs/adr/0012 says why in this order.
 """
 
 from __future__ import annotations
@@ -107,6 +100,10 @@ class DeliveryStreams(Protocol):
 
 class Deliveries:
     """Delivers batches into one stream.
+
+    The last record of each entry has a deduplication id that names the staged ledger and the entry. A process that
+    continues a batch reads the stream from where the batch was announced, and appends the missing entries. No other
+    process can append meanwhile: a stream has one writer, and the appends of the previous one are settled before.
 
     Args:
         name: current name of the stream.
@@ -239,6 +236,8 @@ class Deliveries:
 
     async def _withdraw(self, sink: str, name: str, found: Delivery, record: MetadataRecord) -> MetadataRecord:
         """Make sure that an announced, uncommitted batch is never committed: its record is about to be replaced.
+
+        The delivery record of a sink has space for one batch, and the driver of this one may only be slow.
 
         Raises:
             MetadataConflict: it is committed.

@@ -1,17 +1,11 @@
 """Blocking streams, for programs without asyncio: the calls of ``tallybook.stream``, which block for the result.
 
     with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamStore(client) as streams:
-        streams.create("orders/eu", retention="72h")
         with streams.writer("orders/eu") as writer:
             position = writer.append(b"...", key=b"42")
-        for record in streams.reader("orders/eu", follow=False):
-            print(record.position, record.payload)
 
-They run the asyncio streams in the thread of one ``tallybook.client.sync.Client``. Guarantees, errors, deadlines and
-limits are those of ``tallybook.stream``.
-
-    threads of the program                     thread "tallybook client"
-    StreamStore, StreamWriter, readers --run--> tallybook.stream: StreamStore, StreamWriter, readers
+They run the asyncio streams in the thread of one ``tallybook.client.sync.Client`` (docs/use/streams.md). Guarantees,
+errors, deadlines and limits are those of ``tallybook.stream``.
 
 Any number of threads may share a store and its writers. A reader is used by one thread at a time; any thread may close
 it. Ctrl-C in a waiting thread cancels the call it waits for; the handles stay usable.

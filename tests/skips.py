@@ -19,5 +19,5 @@ REASONS = (
 
 
 def unexpected(reasons: list[str]) -> list[str]:
-    """Those of ``reasons`` that are not listed here."""
+    """The ``reasons`` that are not listed here."""
     return [each for each in reasons if not re.match(f"(Skipped: )?({'|'.join(REASONS)})", each)]

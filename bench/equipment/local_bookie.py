@@ -54,7 +54,7 @@ class LocalMetadata:
         return LedgerFacts(b"")
 
     async def disposition_of(self, ledger_id: int, _bookie_id: str, _identity: bytes) -> LedgerDisposition:
-        """What becomes of a ledger at its only bookie."""
+        """Whether the only bookie of a ledger keeps it."""
         return LedgerDisposition.RELEASED if ledger_id in self.deleted else LedgerDisposition.KEPT
 
     async def confirmed_prefix_of(self, ledger_id: int) -> ConfirmedPrefix:

@@ -143,7 +143,7 @@ def _words(error: socket.gaierror | UnicodeError) -> str:
 
 
 def way_forward(settings: BookieSettings, error: DamagedFile) -> str:
-    """What to do about a data directory with which no bookie can start."""
+    """Advice about a data directory with which no bookie can start, as the end of a message."""
     data = settings.data_directory
     elsewhere = {"journal_directories": settings.journal_directories, "ledger_directories": settings.ledger_directories}
     # Without these options the bookie would not look there any more.
@@ -194,9 +194,8 @@ def init(
     takes no ordinary adds, until the ledger was repaired. If nothing is lost, nothing changes.
 
     With --replace, everything counts as lost: the id gets a new, empty directory. This is refused while ledgers of this
-    bookie lack copies at other bookies, which were replaced, lost data, know of damage or are lost; while other bookies
-    with copies of them do not answer, because it is not known what those lack; and while this bookie has the only
-    copies, of ledgers with a write quorum of 1.
+    bookie lack copies at other bookies (replaced, lost, or with lost or damaged data), or may lack them at bookies that
+    do not answer, and while this bookie has the only copies, of ledgers with a write quorum of 1.
     """
     if replace == accept:
         raise InvalidArgument(

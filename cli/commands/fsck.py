@@ -105,7 +105,7 @@ async def _show_all(check: Fsck, *, as_json: bool, repair: bool) -> list[ResultF
 
 
 def _doing(finding: FsckFinding, repair: bool) -> str:
-    """What was done about a finding, or would be with --repair, as text."""
+    """The end of a finding's text: the repair that was done, or would be done with --repair."""
     from tallybook.repair.fsck.finding import PublishRepairTask  # noqa: PLC0415 (as above)
 
     if finding.fix is None:

@@ -135,7 +135,7 @@ def _report_appended(writer: LedgerWriter, feeder: LedgerFeeder, as_json: bool) 
 
 
 def _how_to_go_on(writer: LedgerWriter, feeder: LedgerFeeder) -> str:
-    """What is durable after an append that did not get to the end of its input, and how to append the rest."""
+    """A message after an append that did not get to the end of its input: what is durable, how to append the rest."""
     last = writer.last_add_confirmed
     durable = f"entries 0 to {last} are" if last > 0 else "entry 0 is" if last == 0 else "no entry is"
     if writer.metadata.closed:

@@ -25,7 +25,7 @@ from ..running import run
 from .source import FLIGHTS, flights
 
 MODULE: Final = "tallybook.cli.demo.producer"
-"""What ``python -m`` runs."""
+"""The name of this module, for ``python -m``."""
 
 _PIECE: Final = 500
 """Flights that are appended together."""

@@ -27,7 +27,7 @@ _LEAST_JAVA: Final = 17
 
 
 def missing_for_spark() -> str:
-    """What is missing for Spark; empty if nothing is."""
+    """The requirement of Spark that is missing, and its remedy; empty if none is."""
     absent = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed: {how_to_install('spark')}"
@@ -35,7 +35,7 @@ def missing_for_spark() -> str:
 
 
 def _missing_java(home: str) -> str:
-    """What is wrong with the Java that Spark would use: that of ``JAVA_HOME``, else the first on the path."""
+    """The problem of the Java that Spark would use (of ``JAVA_HOME``, else the first on the path); empty if none."""
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
         where = f"JAVA_HOME is {home}, and has no bin/java" if home else "java is not installed"

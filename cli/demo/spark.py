@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MODULE: Final = "tallybook.cli.demo.spark"
-"""What ``python -m`` runs."""
+"""The name of this module, for ``python -m``."""
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def spark_session(scratch: str) -> SparkSession:
 
 
 def _scans(plan: str) -> list[str]:
-    """What the scans of a plan read: ``EXPLAIN`` shows each as one long line."""
+    """The sources, filters and columns of a plan's scans: ``EXPLAIN`` shows each as one long line."""
     found = dict[str, None]()
     for line in plan.splitlines():
         scan = re.search(r"(FileScan \w+|BatchScan \w+)", line)

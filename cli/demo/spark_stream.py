@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MODULE: Final = "tallybook.cli.demo.spark_stream"
-"""What ``python -m`` runs."""
+"""The name of this module, for ``python -m``."""
 
 
 def main() -> None:

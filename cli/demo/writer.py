@@ -28,7 +28,7 @@ from ..running import run
 from .source import FLIGHTS, flights
 
 MODULE: Final = "tallybook.cli.demo.writer"
-"""What ``python -m`` runs."""
+"""The name of this module, for ``python -m``."""
 
 _REPORT_SECONDS: Final = 0.02
 _WINDOW_BYTES: Final = 2 * MIB

@@ -1,31 +1,14 @@
 """The recovery of one ledger as a pure state machine: events in, actions out.
 
-Recovery finds the last entry of a ledger whose writer is gone, writes back under-replicated entries, and closes the
-ledger in the metadata (docs/understand/protocol.md, section 3). Several clients may recover a ledger concurrently; the
-first close counts.
-
     FENCING --covered--> READING --window full, or the end found--> WRITING <--found, or none-- REPLACING
                             ^                                       |  |  `---a member failed------^
                             `------------ space again --------------'  |
                                                                        v
                                         CLOSING <--length known-- ENDING, all of it written back
 
-- FENCING: fence every bookie of the last fragment. It is enough when every write set has Qw-Qa+1 fenced members.
-  Reading starts after the highest LAC answered.
-- READING: read the next batch from its whole write set. Each read fences, too. One valid copy is enough; ABSENT from
-  Qw-Qa+1 members is the end of the ledger; anything else fails the recovery. A ledger is never shortened on CORRUPT,
-  UNKNOWN or silence. An answer may contain batches that follow. Each copy is added again at once, verbatim and in
-  order, to its write set, and stays in a bounded window until all members have answered.
-- WRITING: wait for answers. Once Qa members have each batch, the others get a bounded time; a member that does not
-  answer then has a missed range in the metadata. If a member has other bytes that may have been acked, the recovery
-  fails: no rule says which are right.
-- REPLACING: members failed. Replacement bookies, if any, take their positions from the first missed batch on, in this
-  recovery's copy of the fragments, which the close writes to the metadata. Without a replacement, the missed batches
-  are recorded as missed ranges.
-- ENDING: if nothing was read, the batch before the start is read for the ledger's length.
-
-Reads use the metadata with which the recovery began: a bookie that has just joined has no entries, so its ABSENT
-proves nothing.
+It has the rules of recovery (docs/understand/protocol.md, section 3), by ``Phase``; docs/understand/walk-recovery.md
+follows one. Reads use the metadata with which the recovery began: a bookie that has just joined has no entries, so its
+ABSENT proves nothing.
 """
 
 from __future__ import annotations
@@ -62,13 +45,26 @@ from .window import BatchCopy, RecoveryWindow
 
 
 class Phase(Enum):
-    """The phase of a recovery (see the module docstring)."""
+    """The phase of a recovery; the module docstring shows their order."""
 
     FENCING = "fencing"
+    """Fence every bookie of the last fragment. It is enough when every write set has Qw-Qa+1 fenced members. Reading
+    starts after the highest LAC answered."""
     READING = "reading"
+    """Read the next batch from its whole write set; each read fences, too. One valid copy is enough; ABSENT from
+    Qw-Qa+1 members is the end of the ledger; anything else fails the recovery: a ledger is never shortened on CORRUPT,
+    UNKNOWN or silence. An answer may contain batches that follow. Each copy is added again at once, verbatim and in
+    order, to its write set, and stays in a bounded window until all members have answered."""
     WRITING = "writing"
+    """Wait for answers. Once Qa members have each batch, the others get a bounded time; a member that does not answer
+    then has a missed range in the metadata. If a member has other bytes that may have been acked, the recovery fails:
+    no rule says which are right."""
     REPLACING = "replacing"
+    """Members failed. Replacement bookies, if any, take their positions from the first missed batch on, in this
+    recovery's copy of the fragments, which the close writes to the metadata. Without a replacement, the missed batches
+    are recorded as missed ranges."""
     ENDING = "ending"
+    """The end is known. If nothing was read, the batch before the start is read for the ledger's length."""
     CLOSING = "closing"
     FAILED = "failed"
 

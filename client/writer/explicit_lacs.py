@@ -22,7 +22,7 @@ PAUSES_IN_FLIGHT: Final = 20
 
 
 class LacDue(NamedTuple):
-    """What to do when a pause is over."""
+    """The actions that are due when a pause is over."""
 
     positions: tuple[int, ...] = ()
     """Send the LAC to the bookies at these ensemble positions."""

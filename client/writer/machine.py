@@ -1,24 +1,13 @@
-"""The writer of one ledger as a pure state machine: events in, actions out.
+"""The writer of one ledger as a pure state machine: events in, actions out. It does no I/O.
 
-It has the rules of writing (docs/understand/protocol.md, section 1): which acks count, when a batch is confirmed, how
-far the last add confirmed (LAC) may move, what happens when a bookie fails and when the writer gives up. It does no
-I/O.
-
-A batch is kept from its first send until every live member has it::
+It has the rules of writing and of the ensemble change (docs/understand/protocol.md, sections 1 and 2). A batch is kept
+from its first send until every live member has it::
 
     submitted --Qa acks, head of the queue--> confirmed --all live members acked--> retired
 
-Batches are confirmed strictly in order, without gaps. Confirmed batches are *retained* for members that have not acked
-them yet, so that a short absence leaves no gap on a member (``members`` has the states of a member).
-
-A failed member is replaced if another bookie is available: the *ensemble change*::
-
-    wanted --begin_change--> being written to the metadata --changed--> acks of replaced members dropped,
-                             (nothing is confirmed meanwhile)            unconfirmed batches sent to the new members
-
-The new fragment starts right after the LAC, so it contains every unconfirmed batch and no confirmed one. There is one
-change at a time; members that fail meanwhile are in the next one. Without a replacement the writer continues while an
-ack quorum of every write set is left.
+Confirmed batches are *retained* for members that have not acked them yet, so that a short absence leaves no gap on a
+member (``members`` has the states of a member). The new fragment of an ensemble change starts right after the LAC, so
+it contains every unconfirmed batch and no confirmed one.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class ClusterView:
         }
 
     async def diagnosis(self) -> dict[str, object]:
-        """What limits the cluster. The first request after an idle time waits for a verdict."""
+        """The present bottleneck of the cluster. The first request after an idle time waits for a verdict."""
         self._processes.poll()
         status = self._diagnosis.status(self._clock.monotonic(), self._processes.why)
         if status["verdict"] is None:

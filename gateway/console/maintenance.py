@@ -42,7 +42,7 @@ class ConsoleMaintenanceEndpoints:
         return await self._view.overview()
 
     async def diagnosis(self, request: EndpointRequest) -> object:
-        """What limits the cluster."""
+        """The present bottleneck of the cluster."""
         return await self._view.diagnosis()
 
     async def under_replicated(self, request: EndpointRequest) -> object:

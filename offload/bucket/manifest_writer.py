@@ -35,7 +35,7 @@ class ManifestWriter:
         self.unreadable = ""
         """Why the last manifest loaded was unreadable; empty: it was readable."""
         self.remedy = ""
-        """What would make an intact manifest readable, which must not be replaced then; else empty."""
+        """The way to make an intact manifest readable, which must not be replaced then; else empty."""
         self._content = b""
         """SHA-256 of its content; empty: unknown."""
 

@@ -64,7 +64,7 @@ ADVICE: Final = {
     Cause.IDLE: "nothing to do",
     Cause.UNKNOWN: "check that bookies run, and that this machine reaches the http_listen of each",
 }
-"""What to do, in one sentence."""
+"""The remedy of each cause, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

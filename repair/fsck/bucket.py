@@ -79,7 +79,7 @@ async def _archived(
 
 
 async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt, asked: ObjectPass) -> str:
-    """What is wrong with an object; empty if nothing is."""
+    """The problem of an object; empty if there is none."""
     try:
         return await asked.ask(partial(_compared, store, reader, receipt))
     except ObjectMissing:

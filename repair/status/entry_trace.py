@@ -110,7 +110,7 @@ class EntryTrace:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, as sentences."""
+        """Problems of the copies, as sentences."""
         found = []
         if self.intact < self.wanted:
             found.append(f"{self.intact} bookies have an intact copy, and {self.wanted} should")

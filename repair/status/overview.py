@@ -53,7 +53,7 @@ class BookieView:
 
     @property
     def draining(self) -> str:
-        """What a drain still waits for, as a sentence; empty: no drain is ordered, or nothing is known to be left."""
+        """The ledgers that a drain still waits for, as a sentence; empty: none is known, or no drain is ordered."""
         if self.wanted is not RequestedMode.DRAINING or not self.ledgers:
             return ""
         return f"{self.bookie_id} is drained; {_many(self.ledgers)} it: {some_ids(self.first_ids, self.ledgers)}"
@@ -71,7 +71,7 @@ class BookieView:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with it."""
+        """Problems of the bookie, as sentences."""
         found = []
         if self.info is None:
             named = "" if self.ledgers is None else f", and {_many(self.ledgers)} it"
@@ -176,7 +176,7 @@ class Overview:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, as sentences. Empty: the cluster is healthy."""
+        """Problems of the cluster, as sentences. Empty: it is healthy."""
         found = [problem for bookie in self.bookies for problem in bookie.problems]
         if self.behind is not None:
             found.insert(0, f"{self.behind.description}; bookies drop nothing: {REMEDY}")

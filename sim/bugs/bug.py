@@ -13,7 +13,7 @@ class Bug(NamedTuple):
     """A planted bug."""
 
     breaks: str
-    """What the bug does wrong, in words."""
+    """The wrong behavior, in words."""
     shows: str
     """Invariants that detect it, separated by spaces. A run that fails in another way has not detected it."""
     changes: list[Patch]

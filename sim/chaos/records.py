@@ -1,18 +1,7 @@
-"""Log of a load process: records what its clients did and were identified, and survives SIGKILL.
+"""Log of a load process: records what its clients did and were told, and survives SIGKILL.
 
 One JSON line per fact, written at once, before anything follows from it. ``replay`` turns a log into operations and
 readings of a ``History``; an operation without an outcome has an unknown one. An incomplete last line is ignored.
-
-    ["append", op, actor, ledger, number, size]      begun; also create, close, recover
-    ["ok", op, entry] ["end", op, last, length]      it succeeded
-    ["made", op, ledger] ["failed", op]              a ledger was created; it was certainly not done
-    ["reading", n, actor, ledger]                    a reader was opened
-    ["saw", n, entry, number, size] ["lac", n, lac]  what it returned
-    ["strange", n, entry, hex]                       an entry that no writer made
-    ["done", n, last, length]                        it has read all of a closed ledger
-    ["acked", bookie, ledger, first, count]          a bookie acked a batch (``watched``)
-    ["fenced", bookie, ledger, 0, 0]                 a bookie acked a fence
-    ["violation", invariant, ledger, detail]         a violation that the process found itself
 """
 
 from __future__ import annotations
@@ -33,7 +22,19 @@ STRANGE_BYTES: Final = 4096
 
 
 class Recorder:
-    """Writes the log. Blocking, but each line is one small write to the page cache."""
+    """Writes the log. Blocking, but each line is one small write to the page cache.
+
+    ["append", op, actor, ledger, number, size]      begun; also create, close, recover
+    ["ok", op, entry] ["end", op, last, length]      it succeeded
+    ["made", op, ledger] ["failed", op]              a ledger was created; it was certainly not done
+    ["reading", n, actor, ledger]                    a reader was opened
+    ["saw", n, entry, number, size] ["lac", n, lac]  what it returned
+    ["strange", n, entry, hex]                       an entry that no writer made
+    ["done", n, last, length]                        it has read all of a closed ledger
+    ["acked", bookie, ledger, first, count]          a bookie acked a batch (``watched``)
+    ["fenced", bookie, ledger, 0, 0]                 a bookie acked a fence
+    ["violation", invariant, ledger, detail]         a violation that the process found itself
+    """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

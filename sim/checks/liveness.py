@@ -1,20 +1,8 @@
 """Liveness checks after healing: clients finish, and every operation a client may need works again (L0 to L11).
 
-    L0   every bookie serves and is registered
-    L2   writers that still own their ledger confirm new entries; a new client writes a ledger on all bookies
-    L1   recoverers finish, and every ledger can be closed
-    L5   readers that follow a ledger meanwhile see its end
-    L8   a recovery beside one slow member takes a bounded time (``faults/slow_members``)
-    L10  batches that wait in a client do not count as silence of a bookie (``workload/simultaneous_appends``)
-    L6   closed ledgers get archived, if there is an archive (``archive_liveness``)
-    L7   bookies that scrub find all damage (``scrub_complete``)
-    L3   closed ledgers regain all copies, if there is a repair (``workload/repairers``)
-    L9   open ledgers do, too, after a disk was replaced (``workload/open_ledgers``)
-    L11  the repair leaves a ledger alone that its writer holds open (``workload/idle_ledger``)
-    L4   bookies drop ledgers that were deleted, released to the archive, or moved to other bookies
-
-Each has ``LIVENESS_SECONDS``. A client that the nemesis left frozen finishes after it wakes up; its ledgers are closed
-without it.
+docs/project/simulation.md has the list, with the modules of those that are not here. Each check has
+``LIVENESS_SECONDS``. A client that the nemesis left frozen finishes after it wakes up; its ledgers are closed without
+it.
 """
 
 from __future__ import annotations

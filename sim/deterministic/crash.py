@@ -1,24 +1,15 @@
-"""Enumerates power losses of a workload and checks each one.
+"""Enumerates power losses of a workload and checks each one: ``enumerate_crashes(workload, check)``, for example with
 
     async def workload(disk, promises):
         journal = await Journal.open(disk)
-        promises.add("tried a")
         await journal.append(b"a")
         promises.add("acked a")
 
     async def check(disk, promises):
         journal = await Journal.open(disk)              # must boot
-        found = await journal.read_all()
-        assert "acked a" not in promises or b"a" in found
+        assert "acked a" not in promises or b"a" in await journal.read_all()
 
-    report = enumerate_crashes(workload, check)
-
-The workload runs once. *Crash points* are: while an operation is in flight, after each operation, after each promise,
-and the end. At each one the possible crash states of the disk are created, together with the promises made by then;
-every distinct pair of disk and promises is checked on a fresh loop. With ``double_crashes`` the check itself loses
-power, too; its crash states must pass the same check.
-
-A failure names its crash state as ``point:state``; ``only="point:state"`` runs that one alone.
+A failure names its crash state, which can be run alone (``only``).
 """
 
 from __future__ import annotations
@@ -161,6 +152,10 @@ def enumerate_crashes(
 ) -> CrashReport:
     """Run ``workload`` once, then ``check`` on distinct crash states.
 
+    *Crash points* are: while an operation is in flight, after each operation, after each promise, and the end. At each
+    one the possible crash states of the disk are created, together with the promises made by then; every distinct pair
+    of disk and promises is checked on a fresh loop.
+
     Args:
         workload: gets the disk, and adds a promise whenever it acknowledges something to a caller.
         check: boots from the crashed disk and compares with the promises; any exception is a failure.
@@ -168,8 +163,9 @@ def enumerate_crashes(
         seed: decides the random choices among crash states.
         options: how many states to create at each crash point.
         sample: check every ``sample``-th distinct state of the workload; 1 checks all of them.
-        double_crashes: maximum number of states of a second crash to check.
-        only: name of the one state to check, from the message of a failure.
+        double_crashes: maximum number of states of a second crash to check: the check itself loses power, and its
+            crash states must pass the same check.
+        only: name of the one state to check (``point:state``), from the message of a failure.
         max_failures: stop after so many failures.
         deadline_seconds: simulated time limit of the workload and of each check.
 

@@ -53,7 +53,7 @@ NO_LATENCY: Final = Latency(mean_seconds=0.0)
 
 
 class Effect(Enum):
-    """What a failing operation does before it fails."""
+    """The effect that a failing operation has before it fails."""
 
     NOTHING = "nothing"
     IN_FLIGHT = "in flight"

@@ -239,7 +239,7 @@ class MemoryBookie:
         await self._leave(life, "write_lac", ledger_id)
 
     async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
-        """What is held of a ledger, all of it durable; see the port."""
+        """The batches held of a ledger, all of them durable; see the port."""
         life = await self._enter()
         answer = inspection.held_ranges(life.ledgers, self.faults, ledger_id, first, last)
         await life.journal.durable(_nothing)
@@ -277,7 +277,7 @@ class MemoryBookie:
         return inspection.status(life.ledgers, self.faults, read_only=self.read_only, uptime_seconds=uptime_seconds)
 
     async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
-        """What is held of an entry; see the port."""
+        """The copy of an entry; see the port."""
         life = await self._enter()
         await self._leave(life, "trace", ledger_id)
         return inspection.trace(life.ledgers, self.faults, ledger_id, entry_id)

@@ -1,20 +1,8 @@
 """An index in memory, with a log of its changes on disk, for simulation and tests.
 
-It answers from memory and appends each write batch as one record to a file. So crashes of a simulated disk (lost, torn
-or reordered writes) affect the index like everything else. Opening reads the file and keeps the records before the
-first incomplete one. The file never shrinks.
-
-Record, little-endian::
-
-     0  4  magic "TMIX"
-     4  4  bytes of the body
-     8  8  number of this record, from 0
-    16  8  vouched: everything below this offset was durable when the record was written
-    24  4  reserved, zero
-    28  4  CRC-32C of the 28 bytes before it and of the body
-    32     body: for each change 1 byte, 4 bytes value length, key, value
-
-Kinds of changes: 0 drop a ledger, 1 put a row, 2 put a state, 3 drop the rows of a ledger, 4 drop one row.
+It answers from memory and appends each write batch as one record to a file (``_Record``). So crashes of a simulated
+disk (lost, torn or reordered writes) affect the index like everything else. Opening reads the file and keeps the
+records before the first incomplete one. The file never shrinks.
 """
 
 from __future__ import annotations
@@ -75,6 +63,19 @@ _KEY_BYTES: Final = {
 
 
 class _Record(NamedTuple):
+    """A record of the file, little-endian::
+
+     0  4  magic "TMIX"
+     4  4  bytes of the body
+     8  8  number of this record, from 0
+    16  8  vouched: everything below this offset was durable when the record was written
+    24  4  reserved, zero
+    28  4  CRC-32C of the 28 bytes before it and of the body
+    32     body: for each change 1 byte, 4 bytes value length, key, value
+
+    Kinds of changes: 0 drop a ledger, 1 put a row, 2 put a state, 3 drop the rows of a ledger, 4 drop one row.
+    """
+
     number: int
     vouched: int
     body: memoryview

@@ -1,17 +1,9 @@
 """History of client operations and their results, and a check that a correct cluster can have produced it.
 
-Each operation is recorded when it begins and when its outcome is known: ``ok``, ``failed`` (certainly not done), or
-neither, which counts as *unknown*: it may or may not have taken effect. A ``Reading`` records what a reader returned.
-``check`` goes through the history once and returns all violations::
-
-    history = History()
-    operation = history.append("writer-1", ledger_id, payload)
-    ...
-    operation.ok(entry_id=7)
-    reading = history.reading("reader-1", ledger_id)
-    reading.saw(0, payload)
-    reading.done(LedgerEnd(7, 640))
-    for violation in check(history): ...
+Each operation is recorded when it begins (``operation = history.append("writer-1", ledger_id, payload)``) and when its
+outcome is known: ``operation.ok(entry_id=7)``, ``failed`` (certainly not done), or neither, which counts as *unknown*:
+it may or may not have taken effect. A ``Reading`` records the entries that a reader returned (``saw``) and the end that
+it reported (``done``). ``check`` goes through the history once and returns all violations.
 
 The payloads of one ledger must all differ, so that entries can be told apart. The module is pure; simulation and chaos
 runs use it. Invariants such as I1 are listed in docs/project/simulation.md.
@@ -93,7 +85,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Reading:
-    """What one reader returned, in order.
+    """The results of one reader, in order.
 
     A reader may read several ranges; ``begin`` starts the next one.
     """

@@ -67,7 +67,7 @@ async def _hear_all(_members: Sequence[str]) -> None:
 
 
 async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
-    """What an open ledger lacks at its bookies; ``None`` if nothing."""
+    """The first problem of an open ledger's copies at its bookies; ``None`` if there is none."""
     metadata = known.metadata
     if metadata.closed or metadata.key_verifier:
         return None

@@ -180,7 +180,7 @@ async def _unmended(universe: Universe) -> tuple[str, str] | None:
 
 
 async def problem_of(universe: Universe, known: KnownLedger) -> str | None:
-    """What a closed ledger lacks at its bookies; ``None`` if nothing, or if its copies were released."""
+    """The first problem of a closed ledger's copies at its bookies; ``None``: there is none, or they were released."""
     if not known.metadata.closed or known.metadata.copies_released:
         return None
     ledger_id, metadata = known.metadata.ledger_id, known.metadata

@@ -6,8 +6,7 @@ number. A *writer session* lasts from ``writer()`` to the end of the handle::
     session = history.writer_session("producer-0.1", tag, asked_at)
     append = session.append(b"payload", ...)        # before the append is sent
     append.ok(position.place)                       # or append.failed(): certainly not done; or neither
-    reading = history.reading("follower-0.0", Start.earliest())
-    reading.saw(record)
+    history.reading("follower-0.0", Start.earliest()).saw(records)
 
 Every append attempt has its own record key, so a record that is read shows its attempt and session, however often the
 same payload was tried. Streams are identified by the tag of their positions.
@@ -116,7 +115,7 @@ class ReadGap(NamedTuple):
 
 @dataclass(slots=True)
 class StreamReading:
-    """What one reader returned, in order."""
+    """The results of one reader, in order."""
 
     actor: str
     start: Start

@@ -128,7 +128,7 @@ async def _scanned(
 
 
 def _without(rest: list[_Remaining], table: pa.Table) -> list[_Remaining]:
-    """What remains after the rows of ``table``, which are consecutive entries of one ledger."""
+    """The rest without the rows of ``table``, which are consecutive entries of one ledger."""
     ledger_id, first = table["ledger_id"][0].as_py(), table["entry_id"][0].as_py()
     end = first + table.num_rows
     left = [

@@ -8,8 +8,7 @@ Who may change what:
 
 - Only the owner adds and seals *segments*. ``take`` makes a new owner, with a higher *epoch*. Changes by an earlier
   owner are refused, and its ledgers are fenced before the new owner adds any.
-- Any process may move the *truncation*, only forward. The segments before it become *doomed* in the same change, and
-  are deleted afterwards.
+- Any process may move the *truncation* forward. The same change makes segments before it *doomed*: to be deleted.
 - An *ended* stream is never written again. A stream that is *being deleted* only loses segments.
 """
 

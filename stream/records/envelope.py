@@ -1,25 +1,7 @@
 """The envelope: the content of one entry of a segment's ledger, with one or more records, or a mark. Pure.
 
-Little-endian; see docs/reference/formats/envelope.md.
-
-    0   2  magic ``TS``
-    2   1  version (1)
-    3   1  kind: records, or one of the marks
-    4   1  compression of the body
-    5   1  columns present besides payloads
-    6   2  reserved, zero
-    8   4  records n; 0 for a mark
-    12  4  bytes of the body before compression
-    16  8  sequence number of the first record; of a mark, of the next one
-    24  8  default timestamp of the records
-    32  8  highest timestamp of the stream up to the end of this envelope
-    40  8  highest transaction id likewise
-    48  8  number of the record after the last one that has an id; 0 if none has
-    56     body: the columns, one after the other
-
-The columns, in this order: timestamps (8 n), transaction ids (8 n), lengths of payloads (4 n), lengths of keys (4 n),
-lengths of ids (2 n), payloads, keys, ids. Except for the payloads and their lengths, a column is present only if some
-record has a value.
+docs/reference/formats/envelope.md has the layout: a header, then the columns, one after the other. Except for the
+payloads and their lengths, a column is present only if some record has a value.
 
 Every envelope contains the highest values so far, so a stream can be searched by any of them with binary search, and
 the last envelope has the stream's marks.

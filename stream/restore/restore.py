@@ -225,7 +225,7 @@ async def _corrected_subscription(
 
 
 class _LedgerUse(Enum):
-    """Who uses a ledger id now. Another component may, if ledgers were created before the rebuild."""
+    """The present use of a ledger id. Another component may use it, if ledgers were created before the rebuild."""
 
     BY_STREAM = auto()
     BY_OTHERS = auto()

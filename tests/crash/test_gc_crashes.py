@@ -154,7 +154,7 @@ def test_a_log_that_goes_before_its_rows_are_durably_gone_is_found(monkeypatch: 
     right = Compaction.remove
 
     async def not_now(self: MemoryIndex) -> None:
-        """What is pending stays so."""
+        """Do nothing: pending changes stay pending."""
 
     async def without_sync(self: Compaction, log_id: int) -> int:
         with monkeypatch.context() as patched:

@@ -20,7 +20,7 @@ from tallybook.core.errors import NewerFormat
 T = TypeVar("T")
 
 MOST_MEMORY_BYTES = 256 * 1024 * 1024
-"""That the process may grow by at one input. An index part may have 64 MiB, a body of an envelope 8 MiB."""
+"""The largest growth of the process at one input. An index part may have 64 MiB, a body of an envelope 8 MiB."""
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 

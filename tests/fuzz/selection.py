@@ -24,7 +24,7 @@ MOST_BYTES = 4_096
 
 
 def chosen(target: Target, known: Iterable[Input], candidates: Iterable[Input]) -> list[Input]:
-    """Those of ``candidates``, smallest first, that make a step which neither ``known`` ones nor earlier ones made."""
+    """The ``candidates``, smallest first, that make a step which neither ``known`` ones nor earlier ones made."""
     made: set[Step] = set()
     for name, data in known:
         made |= steps(target, name, data)

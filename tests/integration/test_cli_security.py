@@ -29,7 +29,7 @@ name = "demoted"
 roles = ["reader"]
 certificates = ["tallybook://writer/demoted", "tallybook://bookie/demoted", "app.example.org"]
 """
-"""Those who may only read, with any role in their certificates."""
+"""Principals that may only read, with any role in their certificates."""
 
 
 class HostOnly(Subject):

@@ -277,7 +277,7 @@ def test_a_fixture_has_ledgers_and_streams_of_every_kind(name):
 
 @dataclass
 class Left:
-    """What a fixture has.
+    """The content of a fixture.
 
     Args:
         kinds: of records in the journals.

@@ -154,7 +154,7 @@ async def rig(server, root, **options):
 
 
 def session_of(client):
-    """What a client sends its requests through."""
+    """The session through which a client sends its requests."""
     return client.store._session
 
 

@@ -160,7 +160,7 @@ async def seal(store: EncryptedStore) -> list[str]:
 
 
 async def collect(store: EncryptedStore) -> None:
-    """What an offloader does with unfinished encrypted objects."""
+    """Abort unfinished encrypted objects, as an offloader does."""
     for upload in await store.unfinished_uploads():
         await store.abort_upload(upload)
 

@@ -1,4 +1,4 @@
-"""What a client reports of refused, cancelled or delayed work: done, not done, or unknown."""
+"""Reports of a client about refused, cancelled or delayed work: done, not done, or unknown."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def written(client: Client) -> LedgerMetadata:
 
 
 async def said_of_all(bookie: Bookie, metadata: LedgerMetadata) -> set[str]:
-    """What the bookie answers for each entry; "held" if it returns it."""
+    """The bookie's answers for all entries: names of errors, and "held" for an entry that it returns."""
     said = set[str]()
     for entry_id in range(ENTRIES):
         try:

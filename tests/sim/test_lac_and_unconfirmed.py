@@ -1,4 +1,4 @@
-"""What a reader can learn of an open ledger: its LAC, from any bookie, and unconfirmed entries."""
+"""Reading an open ledger: its LAC, from any bookie, and unconfirmed entries."""
 
 from __future__ import annotations
 

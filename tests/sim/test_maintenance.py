@@ -1,4 +1,4 @@
-"""What operators see of maintenance: status, a check of every copy, a pass on demand, a drain."""
+"""Maintenance as operators see it: status, a check of every copy, a pass on demand, a drain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an offloader reports of waiting work: after the term of another one, and in passes that do not end."""
+"""Reports of an offloader about waiting work: after the term of another one, and in passes that do not end."""
 
 import asyncio
 from contextlib import suppress

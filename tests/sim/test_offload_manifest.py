@@ -1,4 +1,4 @@
-"""What the bucket alone lists: after compaction, after deletion, and with offloaders that run rarely."""
+"""Listings from the bucket alone: after compaction, after deletion, and with offloaders that run rarely."""
 
 import importlib
 import re

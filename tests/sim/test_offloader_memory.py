@@ -1,4 +1,4 @@
-"""What an offloader keeps in memory of its work, and when it returns freed memory."""
+"""Memory that an offloader keeps for its work, and when it returns freed memory."""
 
 from tallybook.archive.objects.retries import RetryingStore, RetryPolicy
 from tallybook.archive.reader import ArchiveReader

@@ -1,4 +1,4 @@
-"""What Spark reads of a stream, on in-memory bookies: always a prefix of it, without holes."""
+"""Spark reading a stream, on in-memory bookies: always a prefix of it, without holes."""
 
 from __future__ import annotations
 

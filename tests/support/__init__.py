@@ -1,22 +1,12 @@
-"""Equipment that several folders of tests share, built on ``sim/``.
+"""Equipment that several folders of tests share, built on ``sim/``. The main modules, of which each explains itself:
 
-    memory_cluster    real clients on in-memory bookies, without a wire (``direct_connections``, ``ledger_scenario``)
-    journal_bench     the journal alone, on a simulated disk
-    wire_bench        a bookie's service on a simulated network, with raw streams that may violate the protocol
-    real_bookie       a real bookie with RocksDB on the local disk
-    damage            flipped bits, a damaged journal, and what a bookie says of an entry afterwards
-    rocks             the tables of RocksDB below an index
-    archive_stage     an object store and offloaders beside a MemoryCluster
-    gateway_calls     gateway calls whose requests and replies are in memory
-    gateways          gateways on a MemoryCluster, and clients of their stream service
-    deliveries, tail  a Spark-like delivering process; a background reader whose metadata store can be cut off
-    streams           the metadata of streams as the store has them
-    steps             stops or disturbs an offloader at one of its calls
-    waiting           waits for what sets no event
-    cancellation      cancels a coroutine at each of its awaits in turn
-    metadata_faults   metadata stores that delay, lose or refuse updates
-    faulty_metadata   a metadata store with every fault that the port permits
-    archive_keys, late_clock, tracing    archive keys, a clock and a tracer in memory
+    memory_cluster, direct_connections, ledger_scenario   real clients on in-memory bookies, without a wire
+    real_bookie, wire_bench, journal_bench                one bookie on the local disk; its service; its journal alone
+    damage, rocks                                         damage to files and to the index
+    archive_stage, steps, archive_keys                    an object store and offloaders beside a MemoryCluster
+    streams, deliveries, gateways, gateway_calls          streams, a Spark-like delivering process, gateways
+    metadata_faults, faulty_metadata, fault_script        metadata stores with faults
+    waiting, cancellation, late_clock, tracing            time, cancelled calls, and spans
 
 Tests import this relatively, and it imports no test. What a simulated run or a planted bug needs is in ``sim/``.
 """

@@ -383,7 +383,7 @@ class DirectConnection:
         return [RefusedLac.of(at, error) for at, error in errors]
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
-        """What is held of a ledger; see the port."""
+        """The batches held of a ledger; see the port."""
         answer = await self._call(
             self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last), for_repair=True),
             self._timeout_seconds,

@@ -41,7 +41,7 @@ def attach(ledger_id: int, key: bytes = KEY, identity: bytes = IDENTITY) -> Atta
 
 
 def running() -> tuple[AttachedLedgers, Hands]:
-    """Those of a bookie that has been up for long."""
+    """The attached ledgers of a bookie that has been up for long, and its clock."""
     clock = Hands()
     ledgers = AttachedLedgers(clock)
     clock.now += WRITER_RETURN_SECONDS

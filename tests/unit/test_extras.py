@@ -1,4 +1,4 @@
-"""What works without extras, and what an absent extra is called in errors. test_wheel.py tries real environments.
+"""Behavior without extras, and the names of absent extras in errors. test_wheel.py tries real environments.
 
 A finder of modules, in a process of its own, hides libraries as if they were not installed.
 """

@@ -21,7 +21,7 @@ def protoc(*words: str) -> None:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileDescriptorProto]:
-    """What protoc understands of all files, by their paths, with ``proto/`` as the only root."""
+    """The descriptors that protoc makes of all files, by their paths, with ``proto/`` as the only root."""
     out = tmp_path_factory.mktemp("proto") / "all"
     protoc("-I", "proto", f"--descriptor_set_out={out}", *FILES)
     return {file.name: file for file in FileDescriptorSet.FromString(out.read_bytes()).file}

@@ -12,7 +12,7 @@ DEADLINE_SECONDS = 240
 
 
 def output_of(program: str, *arguments: object, check: bool = True, env: dict[str, str] | None = None) -> str:
-    """What a Python program prints, in a process of its own."""
+    """The output of a Python program, in a process of its own."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=check, timeout=DEADLINE_SECONDS, env=env

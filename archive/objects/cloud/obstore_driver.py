@@ -1,15 +1,11 @@
 """Object store driver: reads through obstore, writes through a ``Writes`` implementation.
 
 obstore (Rust) reads in parallel and without our threads, which suits many small ranged reads. Its writes do not keep
-the promises of the port, each measured with version 0.12:
+the promises of the port: a cancelled upload leaves its parts forever, files are renamed without a sync, the size of
+parts is fixed, and a delete is a bulk request, which not every gateway supports (docs/operate/object-stores.md has what
+was measured). So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``retries.py``
+retries.
 
-- a multipart upload that is cancelled, or whose writer is dropped, leaves its parts forever: no call aborts it, and
-  none lists abandoned uploads (a signed URL cannot carry the parameters);
-- parts have one size, chosen before the first;
-- files are renamed without a sync of the file or of its directory;
-- a delete is a bulk delete request, which not every gateway supports.
-
-So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``retries.py`` retries.
 A range that extends past the end of an object gives a short answer, one that begins there an error. A second request
 tells whether a short answer means damage: only if the object really ends there.
 """

@@ -125,7 +125,10 @@ class EnsemblePosition:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChange:
-    """An ensemble change that is being written to the metadata."""
+    """An ensemble change that is being written to the metadata. Meanwhile nothing is confirmed.
+
+    Then the acks of replaced members are dropped, and unconfirmed batches are sent to the new members.
+    """
 
     wanted: Fragment
     positions: tuple[int, ...]

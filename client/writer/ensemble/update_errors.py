@@ -35,7 +35,7 @@ class NextStep(Enum):
 
 
 def next_step(update: WriterUpdate, error: TallybookError, *, in_doubt: bool = False) -> NextStep:
-    """What follows from the error of an update.
+    """Decide how the writer continues after the error of an update.
 
     A change of unknown outcome may still take effect, so the writer must know its outcome, or end.
 

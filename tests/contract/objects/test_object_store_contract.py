@@ -271,7 +271,7 @@ async def test_removing_an_upload_again_is_no_error(telling_place):
 
 
 async def test_an_upload_that_is_left_is_taken_back_when_the_store_is_closed(streamed_place):
-    """What comes later cannot remove it here."""
+    """No later caller could remove it here."""
     async with streamed_place.opened() as store:
         await store.upload(KEY).write(BIG)
         await streamed_place.seen(KEY)

@@ -69,7 +69,7 @@ class OneObject:
         self._data = data
 
     async def read(self, _key: str, offset: int, size: int) -> bytes:
-        """What is there."""
+        """The bytes of this range, which must lie in the object."""
         same(0 <= offset < offset + size <= len(self._data), True, f"{size} bytes from {offset} on are asked for")
         return self._data[offset : offset + size]
 
