@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 600
 MAX_FOLDER_MODULES = 20
+MAX_DOCSTRING_LINES = 12  # of prose, before the first section
+DOCSTRING_SECTION = re.compile(r"^(Args|Raises|Returns|Yields):$", re.MULTILINE)
+RIDDLES = ("That ", "Those ", "What ", "Who ")
 
 SKIPPED = {".git", "target", ".venv", ".ns", ".hypothesis", "build", "dist", "out", "data", "__pycache__"}
 SKIPPED_SUFFIXES = ("_cache", ".egg-info")
@@ -185,7 +188,7 @@ class Module:
 
     def at(self, node: ast.AST | int, message: str) -> str:
         """A finding, in the form that editors understand."""
-        return f"{self.path}:{node if isinstance(node, int) else node.lineno}: {message}"
+        return f"{self.path}:{node if isinstance(node, int) else getattr(node, 'lineno', 1)}: {message}"
 
 
 def text_files(root: Path) -> Iterator[tuple[str, str]]:
@@ -245,8 +248,16 @@ def check_sizes(root: Path) -> list[str]:
 
 
 def check_docstrings(root: Path) -> list[str]:
-    """Every module says what it is for."""
-    return [module.at(1, "no module docstring") for module in modules(root) if not ast.get_docstring(module.tree)]
+    """Every module says what it is for; a docstring begins with a noun or a verb, and is short."""
+    found = [module.at(1, "no module docstring") for module in modules(root) if not ast.get_docstring(module.tree)]
+    for module in modules(root):
+        for node in (module.tree, *nodes(module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            prose = DOCSTRING_SECTION.split(ast.get_docstring(node) or "")[0].rstrip().splitlines()
+            if prose and prose[0].startswith(RIDDLES):
+                found.append(module.at(node, f"a docstring begins with {prose[0].split()[0]}"))
+            if len(prose) > MAX_DOCSTRING_LINES:
+                found.append(module.at(node, f"a docstring has {len(prose)} lines; make a page of docs/ of it"))
+    return found
 
 
 def check_argument_sections(root: Path) -> list[str]:
@@ -381,7 +392,7 @@ def is_unordered(module: Module, node: ast.AST, names: set[str]) -> bool:
 
 
 def check_task_order(root: Path) -> list[str]:
-    """What ``asyncio.wait`` and ``asyncio.all_tasks`` return is sorted before it is iterated."""
+    """Results of ``asyncio.wait`` and ``asyncio.all_tasks`` are sorted before they are iterated."""
     found = set()
     for module in product(root):
         for scope in nodes(module, ast.FunctionDef, ast.AsyncFunctionDef):
@@ -475,6 +486,8 @@ PLANTED = [
     (check_sizes, "tests/unit/test_a.py", "async " + LONG_FUNCTION, "f has 71 lines"),
     (check_sizes, "core/a.py", "x = 1\n" * 601, "601 lines"),
     (check_docstrings, "core/a.py", "x = 1\n'''late'''\n", "no module docstring"),
+    (check_docstrings, "core/a.py", "'''What is left.'''\n", "begins with What"),
+    (check_docstrings, "core/a.py", "'''A.\n\n" + "b\n" * 11 + "'''\n", "has 13 lines"),
     (check_argument_sections, "core/a.py", "def f(*b):\n    '''F.\n\n    Args:\n        b: 2\n        c: 3\n    '''\n",
      "f has no argument c"),
     (check_asserts, "core/a.py", "assert True\n", "assert outside tests"),
