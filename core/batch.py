@@ -4,8 +4,8 @@ The writer encodes a batch once. The same bytes are the message to the bookies, 
 write cache and the range of an entry log that one index row points to. The boundaries of a batch never change after
 its first send.
 
-docs/reference/formats/batch.md has the layout, an example, and the reason for the seed of an entry's checksum: an entry
-handed out under another id does not pass.
+docs/reference/formats/batch.md has the layout, an example, and the seed of an entry's checksum: an entry handed out
+under another id of its ledger does not pass; under another ledger id, one in 2^32 does.
 """
 
 from __future__ import annotations

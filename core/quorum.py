@@ -62,7 +62,10 @@ class Quorum:
         return self.write_quorum - self.ack_quorum + 1
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """Ensemble positions that store ``entry_id``, the first choice first."""
+        """Ensemble positions that store ``entry_id``, the first choice first.
+
+        With E > Qw: ``(entry_id // stripe_entries + i) mod E`` for ``0 <= i < Qw``. Stored ledgers depend on it.
+        """
         if not self.striped:
             return self._write_sets[0]
         return self._write_sets[(entry_id // self.stripe_entries) % self.ensemble]

@@ -20,7 +20,7 @@ QUIET_SECONDS: Final = 3_600.0
 MAX_PAUSE_SECONDS: Final = 600.0
 """The longest pause between walks while a problem stays, unless a walk takes long."""
 PAUSE_PER_WALK: Final = 10
-"""The longest pause after a long walk, in durations of that walk."""
+"""After a long walk, the pause may be this many times as long as the walk."""
 MAX_TASKS: Final = 1_000
 """Urgent tasks that are published at a time."""
 MAX_DRAIN_TASKS: Final = 750

@@ -1,15 +1,15 @@
 """Compaction: copies live batches out of an entry log, and removes the log.
 
-One log at a time, in pieces of some MiB, which is what a crash may cause to be written twice:
+One log at a time, in pieces of some MiB, which is what a crash may cause to be written twice. For each piece:
 
 1. the batches that the index has in this log are read, and verified like any read;
 2. they are written to a log that only compaction writes, so that long-lived batches are together, and synced;
-3. the index rows are changed to point there. Once nothing is live, the index is synced and the log removed.
+3. the index rows are changed to point there.
 
-A crash before step 3 leaves copies without rows, which are dead. For a log whose footer or a table is damaged, the
-index rows that point into it say what is live. A log with damaged batches stays, with the rows of these, so that reads
-report them until a repair has brought copies. It never runs during a pass of the collector: a dropped ledger gets no
-rows from here.
+Once nothing in the log is live, the index is synced and the log removed. A crash before step 3 leaves copies without
+rows, which are dead. Where a footer or table is damaged, the index rows say what is live. A log with damaged batches
+stays, with their rows, so that reads report them until a repair has brought copies. Never during a collector's pass: a
+dropped ledger gets no rows from here.
 """
 
 from __future__ import annotations

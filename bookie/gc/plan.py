@@ -104,7 +104,9 @@ class GarbagePolicy:
 
         - RELEASED: a verified copy of the whole ledger is in the archive, and ``offload/policy.py`` has decided that
           other copies are not needed. This is never revoked, so one answer suffices, even an old one.
-        - UNNAMED: a repair has replaced this bookie while it was away. ``over_replicated.py`` decides about these.
+        - KEPT, UNKNOWN: never.
+        - UNNAMED: never here. The closed ledger names other bookies, since this one was replaced or drained;
+          ``over_replicated.py`` decides about these copies.
         - DELETED: kept for a delay, unless the bookie is short of space, and for good if its metadata comes back.
         - MISSING, OTHER: rows were lost, or the store is an older copy of itself. An operator must approve the drop,
           and even then the ledger must have been missing for hours.

@@ -1,13 +1,13 @@
 """The write-ahead journal of a bookie: records in it survive a crash.
 
-    recovered = await Journal.recover(...)               # reads only; nothing is written before ``start``
-    async for record in recovered.records(): ...         # was never checkpointed; the caller checkpoints all of it
-    journal = await recovered.start(...)                 # trims it, begins to write
+    recovered = await Journal.recover(...)               # reads only
+    async for record in recovered.records(): ...         # never checkpointed so far; the caller checkpoints all of it
+    journal = await recovered.start(...)                 # trims that, begins to write
     journal.append(record, on_durable)
-    mark = journal.durable_mark()                        # the caller checkpoints everything up to the mark, then
-    await journal.trim(mark)                             # and at the end: await journal.close(clean=True)
+    mark = journal.durable_mark()                        # then the caller checkpoints everything up to the mark
+    await journal.trim(mark)
 
-So recovering twice is the same as once, and a crash during recovery changes nothing. A failed write ends the journal:
+Nothing is written before ``start``, so a crash during recovery changes nothing. A failed write ends the journal:
 ``on_failure`` is called once, nothing is acked any more, and nothing is retried. docs/reference/formats/journal.md has
 the format, docs/understand/guarantees.md the requirements on the device.
 """

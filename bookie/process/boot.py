@@ -8,7 +8,8 @@
    on the first boot, record that from now on there must be a journal;
 5. assemble the parts (assembly.py), and start checkpoints and garbage collection.
 
-No journal is written to before step 4: after a crash at any step the next boot repeats them, with the same result.
+The order matters: no journal is written to before step 4, when all that was replayed is in entry logs and index. So
+the next boot repeats the steps that a crash interrupted.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class StoreCheck:
     async def compare(self) -> int:
         """Check the store, record the result, and raise the counter. Returns the previous counter.
 
-        The record is that of ``metadata/records/restored_store.py``. No lookups are made unless ledgers above the
+        ``metadata/records/restored_store.py`` has the record. No lookups are made unless ledgers above the
         counter are held or an identity was in question. If the record is damaged, the bookie serves, and drops nothing
         until an operator approves; until then all ids below the counter count as assigned twice, since it was raised
         above the recorded ones.

@@ -3,7 +3,7 @@
 A bookie reads its logs, one after the other, at a rate that completes a pass within a period (``scrub_pass.py``). Each
 live batch is read and verified, as for a read; of a log that is still growing at the end of the pass, the batches with
 rows. Failures are put on the damage list, to be repaired from another bookie. If fewer batches are found in a log than
-rows point there, those are searched. Every index row is read, too, and damaged ones are listed.
+rows point there, the others are searched for. Every index row is read, too; damaged rows are put on the damage list.
 
 An unreadable part of the index is skipped; if it is damaged for good, and not only refused by the device, the index is
 abandoned, since changes there could not be found again: the bookie serves what it can, and the next start rebuilds the

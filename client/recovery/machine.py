@@ -6,9 +6,9 @@
                                                                        v
                                         CLOSING <--length known-- ENDING, all of it written back
 
-It has the rules of recovery (docs/understand/protocol.md, section 3), by ``Phase``; docs/understand/walk-recovery.md
-follows one. Reads use the metadata with which the recovery began: a bookie that has just joined has no entries, so its
-ABSENT proves nothing.
+The rules are in docs/understand/protocol.md, section 3; ``Phase`` says what each phase does, and
+docs/understand/walk-recovery.md follows a recovery through the code. Reads use the metadata with which the recovery
+began: a bookie that has just joined has no entries, so its ABSENT proves nothing.
 """
 
 from __future__ import annotations

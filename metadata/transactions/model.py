@@ -2,7 +2,8 @@
 
 A writer that may fail half-way, or run twice, marks its ledgers with a *sink* and a transaction number when it creates
 them, and as *pending*. At its end one record of the sink lists the ledgers of the transaction: one compare-and-set,
-which is the commit. Transactions of a sink are committed in ascending order.
+which is the commit; a repeated one changes nothing. Then the ledgers lose the pending mark, at the latest before the
+next commit of the sink. Transactions of a sink are committed in ascending order.
 
 A reader with a consistent view reads the records first, then the ledgers. A marked ledger is visible if its transaction
 is older than the last one and it is not pending, or if the last one lists it. Ledgers of failed attempts never become

@@ -7,8 +7,8 @@ An authorized request is in flight until its answer was taken: it counts for the
 principal. Health and readiness requests do not count, and are answered under any host name: they hold no secrets, and
 probes use names that this process does not know.
 
-Any web page can make a browser send requests, with the user's certificate and to any host name. So there are rules for
-host, origin, method and content type with and without security: docs/operate/console.md, "Authentication". A form or
+Any web page can make a browser send requests, with the user's certificate and to any host name. So host, origin,
+method and content type are checked, with and without security (docs/operate/console.md, "Authentication"). A form or
 script of another page cannot send a permitted change without a CORS preflight, which is never granted.
 """
 

@@ -1,14 +1,14 @@
 """The head of a stream: its policy, owner and segments, as one metadata record. Pure.
 
-A *segment* is a ledger. The head lists the segments in order. The last ones may be open: the current one, and the next
-one, created in advance. Every change is a pure function from head to head, applied by compare-and-set. It returns a
-head that already has the change unchanged, so a change of unknown outcome can simply be repeated.
+A *segment* is a ledger. The last ones may be open: the current one, and the next one, created in advance. Every change
+is a pure function from head to head, applied by compare-and-set. It returns a head that has the change unchanged, so a
+change of unknown outcome can be repeated.
 
 Who may change what:
 
 - Only the owner adds and seals *segments*. ``take`` makes a new owner, with a higher *epoch*. Changes by an earlier
   owner are refused, and its ledgers are fenced before the new owner adds any.
-- Any process may move the *truncation* forward. The same change makes segments before it *doomed*: to be deleted.
+- Any process may move the *truncation* forward, never back. The same change *dooms* segments: they are deleted later.
 - An *ended* stream is never written again. A stream that is *being deleted* only loses segments.
 """
 

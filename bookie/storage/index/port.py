@@ -68,7 +68,7 @@ class Index(Protocol):
         """
 
     async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Rows of ``rows``, at most ``WRITE_BATCH_ROWS``, that the index has unchanged.
+        """Return the members of ``rows``, at most ``WRITE_BATCH_ROWS``, that the index has unchanged.
 
         A lookup by key, not a search: deleted rows nearby do not slow it down.
 

@@ -136,7 +136,7 @@ class RocksIndex:
         return await self._workers.reads.run(self._database.rows, ledger_id, first, last, min(limit, MAX_FIND_ROWS))
 
     async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Rows of ``rows`` that the index has unchanged."""
+        """Return the members of ``rows`` that the index has unchanged."""
         return await self._workers.reads.run(self._database.known_among, rows)
 
     async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:

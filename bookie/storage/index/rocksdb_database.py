@@ -168,7 +168,7 @@ class RocksDatabase:
             return found
 
     def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Rows of ``rows`` that the index has unchanged."""
+        """Return the members of ``rows`` that the index has unchanged."""
         keys: list[Any] = [row_key(row.ledger_id, row.first_entry_id) for row in rows]
         with self._reading():
             values: Any = self._rows.get(keys)

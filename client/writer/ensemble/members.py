@@ -127,7 +127,7 @@ class EnsemblePosition:
 class EnsembleChange:
     """An ensemble change that is being written to the metadata. Meanwhile nothing is confirmed.
 
-    Then the acks of replaced members are dropped, and unconfirmed batches are sent to the new members.
+    Once it is written, the acks of replaced members are dropped, and unconfirmed batches are sent to the new members.
     """
 
     wanted: Fragment
