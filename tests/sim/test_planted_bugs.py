@@ -116,8 +116,9 @@ def test_a_planted_bug_is_gone_after_its_block(bug: str) -> None:
 
 def test_the_page_has_a_line_for_every_bug_and_says_what_found_it() -> None:
     assert {bug: breaks for bug, (breaks, *_) in rows().items()} == {name: bug.breaks for name, bug in BUGS.items()}
-    for bug, (_, seed, invariant, _, _) in rows().items():
+    for bug, (_, seed, invariant, _, commit) in rows().items():
         assert seed.isdigit(), bug
+        assert re.fullmatch("[0-9a-f]{8}", commit), bug
         assert BUGS[bug].shown_by(invariant), bug
 
 
