@@ -44,8 +44,12 @@ OVERLOADED_SHARE: Final = 4
 WARM_UPS: Final = 2
 """Uncounted turns, after which bookies have their final size: read caches are full after the second peak, and the C
 library has allocated the most that the clients need."""
-OFTEN: Final = {"TALLYBOOK_COLLECTION__INTERVAL_MS": "5000"}
-"""A short garbage collection interval, to avoid waiting between turns."""
+COLLECTED_SOON: Final = {
+    "TALLYBOOK_COLLECTION__INTERVAL_MS": "5000",
+    "TALLYBOOK_COLLECTION__DELETED_DELAY_S": "0",
+    "TALLYBOOK_COLLECTION__MAX_DELETED_PERCENT": "100",
+}
+"""Drop deleted ledgers within seconds, to avoid waiting between turns."""
 COLLECTED_SECONDS: Final = 300.0
 """Timeout for bookies to collect deleted ledgers and free their disk space."""
 LEFT_BYTES: Final = 8 * GIB
@@ -88,7 +92,7 @@ def measure_overload(directory: Path, pace: Pace, turns: int) -> Figures:
     Raises:
         ProgramFailed: a cluster or a load failed.
     """
-    cluster = Tallybook(directory / "overload", environment={**os.environ, **OFTEN})
+    cluster = Tallybook(directory / "overload", environment={**os.environ, **COLLECTED_SOON})
     peaks: list[float] = []
     found: list[OverloadTurn] = []
     refusals = 0.0
