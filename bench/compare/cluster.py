@@ -89,6 +89,22 @@ class Tallybook:
             return self._reads(workload, pace)
         return self._adds(workload, pace, rate, pace.warm_up_seconds)
 
+    def add_command(self, workload: BenchWorkload, pace: Pace, rate: float, warm_up_seconds: float) -> list[str]:
+        """The command of a load of adds, for callers that start it themselves."""
+        copies = min(3, self._bookies)
+        options: dict[str, float] = {
+            "--entry-bytes": workload.entry_bytes,
+            "--ledgers": workload.ledgers,
+            "--window": workload.window,
+            "--seconds": pace.seconds,
+            "--rate": rate,
+            "--warm-up-seconds": warm_up_seconds,
+            "--ensemble": copies,
+            "--write-quorum": copies,
+            "--ack-quorum": copies // 2 + 1,
+        }
+        return self._bench("write", options)
+
     def metrics(self) -> dict[str, float]:
         """The metrics of all bookies, summed.
 
@@ -116,19 +132,8 @@ class Tallybook:
         return self._pids
 
     def _adds(self, workload: BenchWorkload, pace: Pace, rate: float, warm_up_seconds: float) -> Figures:
-        copies = min(3, self._bookies)
-        options: dict[str, float] = {
-            "--entry-bytes": workload.entry_bytes,
-            "--ledgers": workload.ledgers,
-            "--window": workload.window,
-            "--seconds": pace.seconds,
-            "--rate": rate,
-            "--warm-up-seconds": warm_up_seconds,
-            "--ensemble": copies,
-            "--write-quorum": copies,
-            "--ack-quorum": copies // 2 + 1,
-        }
-        return self._bench("write", options, pace.seconds + warm_up_seconds + SLACK_SECONDS)
+        command = self.add_command(workload, pace, rate, warm_up_seconds)
+        return self._one(command, pace.seconds + warm_up_seconds + SLACK_SECONDS)
 
     def _reads(self, workload: BenchWorkload, pace: Pace) -> Figures:
         options = {
@@ -137,7 +142,7 @@ class Tallybook:
             "--flush-seconds": pace.flush_seconds,
             "--warm-seconds": pace.seconds if workload.again else 0.0,
         }
-        found = self._bench("read", options, pace.flush_seconds + pace.seconds + SLACK_SECONDS)
+        found = self._one(self._bench("read", options), pace.flush_seconds + pace.seconds + SLACK_SECONDS)
         return two_passes([found["cold"], found["warm"]])
 
     def _written(self, workload: BenchWorkload, pace: Pace) -> Figures:
@@ -170,10 +175,9 @@ class Tallybook:
         command = module(program, "recover", str(ledger), "--metadata", self._metadata)
         return self._one(command, SLACK_SECONDS)
 
-    def _bench(self, verb: str, options: dict[str, float], timeout_seconds: float) -> dict[str, Any]:
+    def _bench(self, verb: str, options: dict[str, float]) -> list[str]:
         arguments = [text for name, value in options.items() for text in (name, str(value))]
-        command = _tallybook("bench", verb, "--metadata", self._metadata, *arguments, "--json")
-        return self._one(command, timeout_seconds)
+        return _tallybook("bench", verb, "--metadata", self._metadata, *arguments, "--json")
 
     def _one(self, command: list[str], timeout_seconds: float) -> dict[str, Any]:
         found = run_json_lines(command, timeout_seconds=timeout_seconds, environment=self._environment)

@@ -86,7 +86,7 @@ async def measure_reads(
         TallybookError: a write or a read failed.
     """
     plan.check()
-    ledger_id = await _write(client, plan)
+    ledger_id = await write_ledger(client, plan)
     try:
         await asyncio.sleep(plan.flush_seconds)
         if between is not None:
@@ -97,7 +97,12 @@ async def measure_reads(
         await client.delete_ledger(ledger_id)
 
 
-async def _write(client: Client, plan: ReadPlan) -> int:
+async def write_ledger(client: Client, plan: ReadPlan) -> int:
+    """Write and close the ledger of the plan; returns its id.
+
+    Raises:
+        TallybookError: it cannot be written.
+    """
     payload = SeededRng(1).token(plan.entry_bytes)
     chunk = [payload] * max(1, _CHUNK_BYTES // max(1, plan.entry_bytes))
     async with await client.create_ledger() as ledger:
