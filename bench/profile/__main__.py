@@ -77,8 +77,8 @@ def _profiled(cluster: Tallybook, load: ProfiledLoad, pace: Pace, scratch: Path)
 
 
 def _summary(cost: LoadCosts) -> str:
-    most = ", ".join(f"{step.value} {share:.0%}" for step, share in largest(cost))
-    return f"{cost.title}: {microseconds(cost.total().total_s / cost.entries)} µs per entry; {most}"
+    top = ", ".join(f"{step.value} {share:.0%}" for step, share in largest(cost))
+    return f"{cost.title}: {microseconds(cost.total().total_s / cost.entries)} µs per entry; {top}"
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -120,8 +120,8 @@ def _section(cost: LoadCosts) -> str:
         rows.append(_row(cost, f"steps below {SMALL_SHARE:.0%}", tuple(step for step, _ in small)))
     head = ("step", *(f"{name}, µs" for name in cost.times), "together, µs", "share", "")
     batch = f", in batches of {cost.entries / cost.batches:,.0f}" if cost.batches else ""
-    most = "; ".join(f"{step.value} {share:.0%}" for step, share in largest(cost))
-    return f"## {cost.title}\n\n{microseconds(total / cost.entries)} µs per entry{batch}. Largest: {most}.\n\n" + table(
+    top = "; ".join(f"{step.value} {share:.0%}" for step, share in largest(cost))
+    return f"## {cost.title}\n\n{microseconds(total / cost.entries)} µs per entry{batch}. Largest: {top}.\n\n" + table(
         head, rows
     )
 
