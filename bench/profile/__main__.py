@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..gates import TALLYBOOK
 from .attribution import LoadCosts
 from .load_run import profile_load
 from .loads import LOADS, ProfiledLoad
-from .page import largest, microseconds, render
+from .page import largest, microseconds, percent, render
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PAGE: Final = ROOT / "docs" / "understand" / "cost-of-an-entry.md"
@@ -46,6 +47,8 @@ def main(
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     del machine["java"]
+    # Other work on the machine makes each step more expensive.
+    machine["load average before"] = f"{os.getloadavg()[0]:.1f}"
     pace = QUICK if quick else Pace(seconds, WARM_UP_SECONDS)
     costs: list[LoadCosts] = []
     try:
@@ -77,7 +80,7 @@ def _profiled(cluster: Tallybook, load: ProfiledLoad, pace: Pace, scratch: Path)
 
 
 def _summary(cost: LoadCosts) -> str:
-    top = ", ".join(f"{step.value} {share:.0%}" for step, share in largest(cost))
+    top = ", ".join(f"{step.value} {percent(share)}" for step, share in largest(cost))
     return f"{cost.title}: {microseconds(cost.total().total_s / cost.entries)} µs per entry; {top}"
 
 

@@ -16,7 +16,7 @@ from .steps import Step
 
 BAR_CELLS: Final = 30
 SMALL_SHARE: Final = 0.02
-"""Steps below this share of a load are added up."""
+"""Steps below this share of a load are one row of its table, and listed below it."""
 
 LARGEST: Final = 3
 _US_PER_S: Final = 1e6
@@ -30,7 +30,9 @@ Processor time of an entry, by process and by step, under the loads of the
 [benchmarks]({_PROJECT}/benchmarks.md). [Where the time goes](performance.md) explains what bounds these loads, and
 [the walk of an append](walk-append.md) describes the steps. A program writes this page:
 
-    .venv/bin/python -m tallybook.bench.profile
+    .venv/bin/python -m tallybook.bench.profile                         # five minutes; writes this page
+    .venv/bin/python -m tallybook.bench.profile --quick --page FILE     # two minutes; figures mean little
+    .venv/bin/python -m tallybook.bench.profile --only alone,open-loop  # some loads; prints their largest costs
 """
 
 _HOW: Final = f"""\
@@ -50,7 +52,8 @@ _HOW: Final = f"""\
   shares of *{Step.EVENT_LOOP.value}* and *{Step.LOOP_GRPC.value}* come from
   the native stacks that `perf` samples. Without `perf` the former contains the latter, and is too large.
 - Entries and batches are counted by the bookies, in the seconds in which the samples were taken.
-- Costs of a few samples are uncertain. The samplers use the same processors as the load, so rates here are lower than
+- The same bias may remain in steps after which a thread often waits, above all *send*.
+- A step of few samples is uncertain. The samplers use the same processors as the load, so rates here are lower than
   those of the benchmarks.
 """
 
@@ -92,6 +95,11 @@ def microseconds(seconds: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def percent(share: float) -> str:
+    """A share as text."""
+    return f"{share * 100:.0f} %"
+
+
 def _overview(costs: Sequence[LoadCosts]) -> str:
     """One line for each load."""
     head = ("µs of a processor", "entries/s", *_processes(costs), "entry", "of it system", "MiB", "batch")
@@ -117,13 +125,16 @@ def _section(cost: LoadCosts) -> str:
     small = [(step, used) for step, used in cost.steps() if used.total_s < SMALL_SHARE * total]
     rows = [_row(cost, step.value, (step,)) for step, used in cost.steps() if (step, used) not in small]
     if small:
-        rows.append(_row(cost, f"steps below {SMALL_SHARE:.0%}", tuple(step for step, _ in small)))
+        rows.append(_row(cost, f"steps below {percent(SMALL_SHARE)}", tuple(step for step, _ in small)))
     head = ("step", *(f"{name}, µs" for name in cost.times), "together, µs", "share", "")
     batch = f", in batches of {cost.entries / cost.batches:,.0f}" if cost.batches else ""
-    top = "; ".join(f"{step.value} {share:.0%}" for step, share in largest(cost))
-    return f"## {cost.title}\n\n{microseconds(total / cost.entries)} µs per entry{batch}. Largest: {top}.\n\n" + table(
-        head, rows
-    )
+    top = "; ".join(f"{step.value} {percent(share)}" for step, share in largest(cost))
+    lead = f"{microseconds(total / cost.entries)} µs per entry{batch}. Largest: {top}."
+    parts = [f"## {cost.title}", lead, table(head, rows).rstrip()]
+    if small:
+        listed = ", ".join(f"{step.value} {microseconds(used.total_s / cost.entries)}" for step, used in small)
+        parts.append(f"*Steps below {percent(SMALL_SHARE)}*, µs: {listed}.")
+    return "\n\n".join(parts) + "\n"
 
 
 def _row(cost: LoadCosts, title: str, steps: Sequence[Step]) -> tuple[str, ...]:
@@ -137,7 +148,7 @@ def _row(cost: LoadCosts, title: str, steps: Sequence[Step]) -> tuple[str, ...]:
         title,
         *(microseconds(each / cost.entries) if each else "" for each in used),
         microseconds(sum(used) / cost.entries),
-        f"{share:.0%}",
+        percent(share),
         bar,
     )
 
@@ -145,7 +156,7 @@ def _row(cost: LoadCosts, title: str, steps: Sequence[Step]) -> tuple[str, ...]:
 def _libraries(costs: Sequence[LoadCosts]) -> str:
     names = [*dict.fromkeys(LIBRARIES.values()), OTHER]
     rows = [
-        (f"{cost.title}: {process}", *(f"{shares.get(name, 0.0):.0%}" for name in names))
+        (f"{cost.title}: {process}", *(percent(shares.get(name, 0.0)) for name in names))
         for cost in costs
         for process, shares in cost.libraries.items()
         if shares

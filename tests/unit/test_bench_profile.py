@@ -142,4 +142,10 @@ def test_the_page_has_every_load_and_names_its_largest_costs():
     assert page.count("Largest: send 2") == len(LOADS)
     assert "| send | 9.00 | 9.00 | 18.0 | 2" in page
     assert "| 100,000 |" in page
-    assert page.count("\n") < 10 * 45
+
+
+def test_a_small_step_is_listed_below_the_table():
+    times = {Step.SEND: ProcessorTime(9.9), Step.ACK: ProcessorTime(0.1)}
+    page = render({}, [LoadCosts("load", 10.0, 1024, 1e6, 0.0, {CLIENT: times})])
+    assert "*Steps below 2 %*, µs: ack 0.10." in page
+    assert "| ack |" not in page
