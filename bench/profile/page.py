@@ -51,7 +51,8 @@ _HOW: Final = f"""\
 - `py-spy` also samples threads that are ready to run and wait for a processor, most of them in the event loop. So the
   shares of *{Step.EVENT_LOOP.value}* and *{Step.LOOP_GRPC.value}* come from
   the native stacks that `perf` samples. Without `perf` the former contains the latter, and is too large.
-- Entries and batches are counted by the bookies, in the seconds in which the samples were taken.
+- Entries and batches of adds are counted by the bookies, in the seconds in which the samples were taken. Reads are
+  counted by the load program; their mean rate is used.
 - The same bias may remain in steps after which a thread often waits, above all *send*.
 - A step of few samples is uncertain. The samplers use the same processors as the load, so rates here are lower than
   those of the benchmarks.
