@@ -18,7 +18,9 @@ from typing import Final
 from tallybook.cli.measure.latency import median
 
 TALLYBOOK: Final = "tallybook"
-PEER: Final = "bookkeeper"
+BOOKKEEPER: Final = "bookkeeper"
+NATS: Final = "nats"
+REDIS: Final = "redis"
 
 Figures = dict[str, float]
 
@@ -96,7 +98,7 @@ class GateVerdict:
         return self.value is not None and self.gate.met_by(self.value)
 
 
-def judge(gate: Gate, measurements: Sequence[Measurement]) -> GateVerdict:
+def judge(gate: Gate, measurements: Sequence[Measurement], peer: str = BOOKKEEPER) -> GateVerdict:
     """Judge a gate over all rounds."""
     ours = _figures(measurements, TALLYBOOK, gate.workload, gate.figure)
     if gate.worst:
@@ -105,7 +107,7 @@ def judge(gate: Gate, measurements: Sequence[Measurement]) -> GateVerdict:
         ours |= {each.round: failed for each in found if each.figures.get("errors")}
     if not gate.ratio:
         return GateVerdict(gate, tuple(Pair(number, value, 0.0, value) for number, value in ours.items()))
-    theirs = _figures(measurements, PEER, gate.workload, gate.figure)
+    theirs = _figures(measurements, peer, gate.workload, gate.figure)
     return GateVerdict(
         gate,
         tuple(

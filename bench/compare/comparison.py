@@ -19,10 +19,11 @@ from tallybook.cli.measure.raw_device import RawDevice
 from tallybook.core.limits import BLOCK_BYTES, KIB, MAX_COMMIT_BYTES
 
 from ..equipment.programs import ProgramFailed
-from ..gates import PEER, TALLYBOOK, Figures, Measurement
+from ..gates import BOOKKEEPER, TALLYBOOK, Figures, Measurement
 from .bookkeeper import BookKeeper
 from .cluster import Tallybook
 from .history import ComparisonResults
+from .peer import KINDS, ScriptedPeer
 from .system import System
 from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, BenchWorkload, Pace, WorkloadKind
 
@@ -38,16 +39,26 @@ class Comparison:
     Args:
         directory: data of both systems; on a real disk.
         only: workloads to run; empty: all.
+        port: the first of up to six ports for the peer.
+        peer: name of the peer.
     """
 
     def __init__(
-        self, directory: Path, results: ComparisonResults, pace: Pace, only: Collection[BenchWorkload], port: int
+        self,
+        directory: Path,
+        results: ComparisonResults,
+        pace: Pace,
+        only: Collection[BenchWorkload],
+        port: int,
+        peer: str = BOOKKEEPER,
     ) -> None:
         self._directory = directory
         self._results = results
         self._pace = pace
         self._only = only
-        self._peer = BookKeeper(directory / PEER, port)
+        self._bookies = KINDS[peer].bookies
+        folder = directory / peer
+        self._peer = BookKeeper(folder, port) if peer == BOOKKEEPER else ScriptedPeer(peer, folder, port)
 
     def run(self, rounds: int) -> None:
         """Run ``rounds`` rounds. Results before an error or an interruption are kept.
@@ -56,16 +67,20 @@ class Comparison:
             ProgramFailed: a system cannot be started or stopped.
         """
         for number in range(1, rounds + 1):
-            for group in GROUPS:
-                wanted = self._wanted(group)
-                if not wanted:
-                    continue
-                if wanted[0].kind is WorkloadKind.JOURNAL:
-                    self._journal(number, wanted[0])
-                else:
-                    self._group(number, wanted)
-            for workload in self._wanted(FAILURES):
-                self._failure(number, workload)
+            self.run_round(number)
+
+    def run_round(self, number: int) -> None:
+        """Run one round; ``run`` says what it raises."""
+        for group in GROUPS:
+            wanted = self._wanted(group)
+            if not wanted:
+                continue
+            if wanted[0].kind is WorkloadKind.JOURNAL:
+                self._journal(number, wanted[0])
+            else:
+                self._group(number, wanted)
+        for workload in self._wanted(FAILURES):
+            self._failure(number, workload)
 
     def _wanted(self, group: Sequence[BenchWorkload]) -> list[BenchWorkload]:
         return [workload for workload in group if not self._only or workload in self._only]
@@ -73,7 +88,7 @@ class Comparison:
     # -- both systems in turns ----------------------------------------------------------
 
     def _group(self, number: int, group: Sequence[BenchWorkload]) -> None:
-        ours = Tallybook(self._directory / TALLYBOOK)
+        ours = Tallybook(self._directory / TALLYBOOK, self._bookies)
         both = any(workload.compared for workload in group)
         systems: list[System] = [self._peer, ours] if both else [ours]
         with ExitStack() as stack:
@@ -102,10 +117,10 @@ class Comparison:
 
     def _half_of_the_peak(self, number: int, workload: str) -> float:
         """Half of the peer's peak rate in this round; measures it if needed."""
-        peak = self._results.figure(number, PEER, workload, "entries_per_s")
+        peak = self._results.figure(number, self._peer.name, workload, "entries_per_s")
         if peak is None:
             self._measure(number, self._peer, WORKLOADS[workload])
-            peak = self._results.figure(number, PEER, workload, "entries_per_s")
+            peak = self._results.figure(number, self._peer.name, workload, "entries_per_s")
         if not peak:
             raise ProgramFailed("the peer's peak rate is not known")
         return peak / 2

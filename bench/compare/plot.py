@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from tallybook.cli.measure.latency import median
 
-from ..gates import PEER, TALLYBOOK, Gate, Measurement, judge
+from ..gates import BOOKKEEPER, TALLYBOOK, Gate, Measurement, judge
 from .gates import GATES
 
-COLOURS: Final = {PEER: "#9a9a9a", TALLYBOOK: "#1f6f8b"}
-NAMES: Final = {PEER: "Apache BookKeeper", TALLYBOOK: "Tallybook"}
+COLOURS: Final = {BOOKKEEPER: "#9a9a9a", TALLYBOOK: "#1f6f8b"}
+NAMES: Final = {BOOKKEEPER: "Apache BookKeeper", TALLYBOOK: "Tallybook"}
 
 RATES: Final = {
     "adds-100B": "adds\n100 B",
@@ -65,16 +65,16 @@ def _ratios(axes: Any, gates: Sequence[Gate], measurements: Sequence[Measurement
         axes.hlines(gate.bound, place - 0.36, place + 0.36, color="black", linewidth=1.2)
         text = f"{ratio:.1f}x\n{ours:,.0f}\n: {theirs:,.0f}"
         axes.annotate(text, (place, max(ratio, gate.bound)), ha="center", va="bottom", fontsize=8)
-    axes.axhline(1, color=COLOURS[PEER], linewidth=1, linestyle="--")
+    axes.axhline(1, color=COLOURS[BOOKKEEPER], linewidth=1, linestyle="--")
     axes.set_xticks(range(len(gates)), [RATES[gate.workload] for gate in gates], fontsize=8)
     axes.margins(y=0.2)
-    _finish(axes, f"entries a second: {NAMES[TALLYBOOK]} : {NAMES[PEER]}")
+    _finish(axes, f"entries a second: {NAMES[TALLYBOOK]} : {NAMES[BOOKKEEPER]}")
 
 
 def _latencies(axes: Any, gates: Sequence[Gate], measurements: Sequence[Measurement]) -> None:
     for place, gate in enumerate(gates):
         pairs = judge(gate, measurements).pairs
-        values = {PEER: median([pair.peer for pair in pairs]), TALLYBOOK: median([pair.ours for pair in pairs])}
+        values = {BOOKKEEPER: median([pair.peer for pair in pairs]), TALLYBOOK: median([pair.ours for pair in pairs])}
         for side, (system, value) in enumerate(values.items()):
             label = NAMES[system] if not place else None
             at = place + (side - 0.5) * 0.4

@@ -8,13 +8,14 @@ from typing import Final
 
 from tallybook.cli.measure.latency import median
 
-from ..gates import PEER, TALLYBOOK, Figures, GateVerdict, Measurement, judge
+from ..gates import TALLYBOOK, Figures, GateVerdict, Measurement, judge
 from .gates import FAILURE_GATES, GATES, title
+from .peer import KINDS
 from .workloads import FAILURES, GROUPS, BenchWorkload
 
 PLOT_NAME: Final = "benchmarks.png"
 
-_NAMES: Final = {TALLYBOOK: "Tallybook", PEER: "BookKeeper"}
+_NAMES: Final = {**{name: kind.title for name, kind in KINDS.items()}, TALLYBOOK: "Tallybook"}
 
 COLUMNS: Final = {
     "entries_per_s": "entries/s",
@@ -121,7 +122,7 @@ def render(facts: dict[str, str], measurements: Sequence[Measurement], *, plot: 
     parts = [_INTRODUCTION, _machine(facts), _gates(verdicts)]
     if plot:
         parts.append(f"![Entries a second and latency of both systems]({PLOT_NAME})\n")
-    tables = [_workload(workload, measurements) for group in GROUPS for workload in group]
+    tables = [workload_table(workload, measurements) for group in GROUPS for workload in group]
     parts += ["## Round by round\n", *filter(None, tables), *_failures(measurements), _HOW, _REPEAT]
     return "\n".join(parts)
 
@@ -151,7 +152,7 @@ def _verdicts(verdicts: Sequence[GateVerdict], looked_at: str) -> str:
 
 def _failures(measurements: Sequence[Measurement]) -> list[str]:
     """Tallybook's figures of failures; empty if there are none."""
-    tables = [table for workload in FAILURES if (table := _workload(workload, measurements))]
+    tables = [table for workload in FAILURES if (table := workload_table(workload, measurements))]
     if not tables:
         return []
     verdicts = [verdict for gate in FAILURE_GATES if (verdict := judge(gate, measurements)).pairs]
@@ -162,7 +163,7 @@ def _unit(verdict: GateVerdict) -> str:
     return "x" if verdict.gate.ratio else ""
 
 
-def _workload(workload: BenchWorkload, measurements: Sequence[Measurement]) -> str:
+def workload_table(workload: BenchWorkload, measurements: Sequence[Measurement]) -> str:
     """The figures of every round, and medians of rounds without errors; empty if there are none."""
     found = [measurement for measurement in measurements if measurement.workload == workload.name]
     if not found:
@@ -176,7 +177,7 @@ def _workload(workload: BenchWorkload, measurements: Sequence[Measurement]) -> s
         )
         for measurement in found
     ]
-    for system in (PEER, TALLYBOOK):
+    for system in _NAMES:
         own = [measurement.figures for measurement in found if measurement.system == system]
         sound = [figures for figures in own if not figures.get("errors")]
         if len(own) > 1 and sound:

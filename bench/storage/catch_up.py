@@ -21,7 +21,7 @@ from ..compare.bookkeeper import BookKeeper
 from ..compare.comparison import running
 from ..equipment.bookies import bookies, forget_pages, metadata_in
 from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
-from ..gates import PEER, TALLYBOOK, Figures
+from ..gates import BOOKKEEPER, TALLYBOOK, Figures
 
 COPIES: Final = 3
 ENTRY_BYTES: Final = KIB
@@ -94,7 +94,7 @@ class _Ours:
 class _Peer:
     """BookKeeper with cold ledgers."""
 
-    name = PEER
+    name = BOOKKEEPER
 
     def __init__(self, directory: Path, peer: BookKeeper, ledgers: Sequence[int]) -> None:
         self._directory = directory
@@ -194,7 +194,7 @@ def figures_of(turns: Sequence[dict[str, CatchUpTurn]], rates: dict[str, float])
         rates: target rates of the readers in bytes per second.
     """
     figures: Figures = {}
-    for name, prefix in ((TALLYBOOK, "catch_up"), (PEER, "peer_catch_up")):
+    for name, prefix in ((TALLYBOOK, "catch_up"), (BOOKKEEPER, "peer_catch_up")):
         found = [turn[name] for turn in turns if name in turn]
         if found:
             figures |= {
@@ -205,7 +205,7 @@ def figures_of(turns: Sequence[dict[str, CatchUpTurn]], rates: dict[str, float])
                 f"{prefix}_beside_p99_ms": round(median([turn.beside_ms for turn in found]), 3),
                 f"{prefix}_p99_ratio": round(median([turn.ratio for turn in found]), 3),
             }
-    both = [turn[TALLYBOOK].ratio / turn[PEER].ratio for turn in turns if len(turn) == 2]
+    both = [turn[TALLYBOOK].ratio / turn[BOOKKEEPER].ratio for turn in turns if len(turn) == 2]
     if both:
         figures["catch_up_to_peer"] = round(median(both), 3)
     return figures

@@ -6,7 +6,7 @@ from tallybook.bench.compare.cluster import journal_figures
 from tallybook.bench.compare.gates import GATES
 from tallybook.bench.compare.workloads import GROUPS, WORKLOADS
 from tallybook.bench.equipment.programs import ProgramFailed, parse_json_lines
-from tallybook.bench.gates import PEER, TALLYBOOK, Gate, Measurement, judge
+from tallybook.bench.gates import BOOKKEEPER, TALLYBOOK, Gate, Measurement, judge
 from tallybook.cli.measure.latency import Latencies, median, percentile
 from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.http.scrape import parse_metrics
@@ -19,7 +19,7 @@ ALONE = Gate("written", "written_per_byte", 2.2, at_least=False, ratio=False)
 def rounds(gate, ours, theirs=()):
     """Measurements of one figure, round by round."""
     measured = [Measurement(i, TALLYBOOK, gate.workload, {gate.figure: v}) for i, v in enumerate(ours)]
-    return measured + [Measurement(i, PEER, gate.workload, {gate.figure: v}) for i, v in enumerate(theirs)]
+    return measured + [Measurement(i, BOOKKEEPER, gate.workload, {gate.figure: v}) for i, v in enumerate(theirs)]
 
 
 def test_every_gate_is_about_a_workload_that_runs():
