@@ -240,6 +240,10 @@ bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without
 	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
 	$(if $(BENCH_ARGS),,for part in archive streams storage operation; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
 
+.PHONY: bench-peers
+bench-peers: $(STAMP) ## Measure this machine, beside BookKeeper, NATS JetStream and Redis Streams (BENCH_ARGS)
+	$(BIN)/python -m tallybook.bench --peers bookkeeper,nats,redis $(BENCH_ARGS)
+
 .PHONY: bench-streams
 bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/project/benchmarks-streams.md
 	$(BIN)/python -m tallybook.bench.streams --report docs/project $(BENCH_ARGS)

@@ -1,11 +1,13 @@
-"""``python -m tallybook.bench``: compares Tallybook with BookKeeper, judges the gates and writes the report."""
+"""``python -m tallybook.bench``: compares Tallybook with peers, judges the gates, writes the report."""
 
 from __future__ import annotations
 
 import shutil
 import signal
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -16,13 +18,15 @@ from tallybook.core.errors import InvalidArgument, TallybookError
 
 from .compare.comparison import Comparison
 from .compare.gates import FAILURE_GATES, GATES, title
-from .compare.history import ComparisonResults
+from .compare.history import FILE_NAME, ComparisonResults
+from .compare.peer import KINDS
+from .compare.peers import PAGE_NAME, PeersComparison, load_peers, parse_peers, render_peers
 from .compare.plot import draw
 from .compare.report import PLOT_NAME, number, render
 from .compare.workloads import QUICK, WORKLOADS, Pace, chosen
-from .equipment.machine import facts
+from .equipment.machine import facts, peer_facts
 from .equipment.programs import ProgramFailed
-from .gates import judge
+from .gates import BOOKKEEPER, judge
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
@@ -39,7 +43,8 @@ def main(
     seconds: Annotated[float, typer.Option(min=0.5, help="Measured time of each load of adds.")] = Pace().seconds,
     only: Annotated[str, typer.Option(metavar="NAME[,NAME...]", help=f"Workloads: {', '.join(WORKLOADS)}.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One short round of everything, to see that it runs.")] = False,
-    port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
+    port: Annotated[int, typer.Option(help="First of six ports for the peer.")] = 21810,
+    peers: Annotated[str, typer.Option(metavar="NAME[,NAME...]", help=f"Peers: {', '.join(KINDS)}.")] = BOOKKEEPER,
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Measure nothing; write the report of these results again.")
     ] = None,
@@ -48,29 +53,45 @@ def main(
 
     Results and report are in bench/results/<date>; a complete comparison of three rounds or more also becomes
     docs/project/benchmarks.md. The exit code is 0 if all measured gates are met.
+
+    With --peers, no gates are judged, and the page is docs/project/benchmarks-peers.md, if all peers are named.
     """
     if report is not None:
-        raise typer.Exit(_finish(ComparisonResults.load(report), complete=True))
+        if (report / FILE_NAME).exists():
+            raise typer.Exit(_finish(ComparisonResults.load(report), complete=True))
+        raise typer.Exit(_finish_peers(report, load_peers(report), complete=True))
     wanted = [name for name in only.split(",") if name]
     try:
-        workloads = chosen(wanted)
+        workloads, names = chosen(wanted), parse_peers(peers)
     except InvalidArgument as error:
         raise typer.BadParameter(error.message) from error
     directory.mkdir(parents=True, exist_ok=True)
-    results = ComparisonResults.begin(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), facts(directory))
+    target = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
     pace = QUICK if quick else Pace(seconds=seconds)
-    complete = False
+    rounds = 1 if quick else rounds
+    complete = not wanted and not quick and rounds >= MIN_ROUNDS
+    comparison: Comparison | PeersComparison
+    if names == [BOOKKEEPER]:
+        results = ComparisonResults.begin(target, facts(directory))
+        comparison = Comparison(directory.resolve(), results, pace, workloads, port)
+        finish = partial(_finish, results)
+    else:
+        run_facts = {"rounds": str(rounds), "seconds of a load": f"{pace.seconds:g}"}
+        machine = {**facts(directory), **peer_facts(), **run_facts}
+        by_peer = {name: ComparisonResults.begin(target / name, machine) for name in names}
+        comparison = PeersComparison(directory.resolve(), by_peer, pace, workloads, port)
+        finish = partial(_finish_peers, target, by_peer)
+        complete = complete and set(names) == set(KINDS)
     try:
-        Comparison(directory.resolve(), results, pace, workloads, port).run(1 if quick else rounds)
-        complete = not wanted and not quick and rounds >= MIN_ROUNDS
+        comparison.run(rounds)
     except (ProgramFailed, TallybookError) as failure:
         print(f"the comparison ends early: {failure}", file=sys.stderr)
-        _finish(results, complete=False)
+        finish(complete=False)
         raise typer.Exit(2) from failure
     except KeyboardInterrupt:
-        print(f"interrupted; the results so far are in {results.directory}", file=sys.stderr)
+        print(f"interrupted; the results so far are in {target}", file=sys.stderr)
         raise typer.Exit(130) from None
-    raise typer.Exit(_finish(results, complete=complete))
+    raise typer.Exit(finish(complete=complete))
 
 
 def _finish(results: ComparisonResults, *, complete: bool) -> int:
@@ -89,6 +110,15 @@ def _finish(results: ComparisonResults, *, complete: bool) -> int:
         print(f"{'met    ' if verdict.met else 'NOT MET'}  {value:>8}  {verdict.gate.wanted:>8}  {title(verdict.gate)}")
     print(f"report: {DOCS / page.name if complete else page}")
     return 0 if all(verdict.met for verdict in verdicts) else 1
+
+
+def _finish_peers(target: Path, results: Mapping[str, ComparisonResults], *, complete: bool) -> int:
+    """Write the report on several peers; returns the exit code."""
+    folder = DOCS if complete else target
+    for each in {folder, target}:
+        (each / PAGE_NAME).write_text(render_peers(results))
+    print(f"report: {folder / PAGE_NAME}")
+    return 0
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:

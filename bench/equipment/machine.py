@@ -30,6 +30,13 @@ def facts(directory: Path) -> dict[str, str]:
     }
 
 
+def peer_facts() -> dict[str, str]:
+    """Versions of the programs that peers need, beside Java."""
+    redis = re.search(r"v=(\S+)", _output("redis-server", "--version"))
+    go = re.search(r"go version go(\S+)", _output("go", "version"))
+    return {"go": go[1] if go else "none", "redis": redis[1] if redis else "none"}
+
+
 def _processor() -> str:
     found = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return found[1] if found else platform.machine()
