@@ -24,7 +24,8 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc.call_server import bound_calls
 from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.http.endpoints import HttpApi
-from tallybook.runtime.http.server import HttpServer, refuse_open_port
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.listening import refuse_open_port
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.process_memory.descriptors import raise_descriptor_limit

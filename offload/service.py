@@ -26,7 +26,7 @@ from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import Ok
 from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.http.health_server import serve_health
-from tallybook.runtime.http.server import Listening
+from tallybook.runtime.listening import Listening
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Workers

@@ -37,7 +37,7 @@ from .replicator import Replicator, ReplicatorTotals
 from .tasks import TaskBoard
 
 if TYPE_CHECKING:
-    from tallybook.runtime.http.server import Listening
+    from tallybook.runtime.listening import Listening
 
 _log = logger("repair")
 

@@ -25,6 +25,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+import uvicorn  # noqa: F401 - the processes that it starts need it: better to fail before they do
+
 from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import BookieUnavailable, DirectoryInUse, DiskFailed, InvalidArgument, TallybookError
 from tallybook.metadata.records.format import check_format

@@ -17,7 +17,7 @@ from tallybook.core.errors import TallybookError
 from tallybook.core.settings import ClientSettings, OffloadSettings, RepairSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.extras import NeedsExtra
-from tallybook.runtime.http.server import Listening, address_of, bind
+from tallybook.runtime.listening import Listening, address_of, bind
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks, raise_defect

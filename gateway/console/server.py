@@ -16,7 +16,8 @@ from tallybook.repair.diagnosis.sampling import ANSWER_SECONDS, MAX_CONCURRENCY,
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http.client import HttpClient
 from tallybook.runtime.http.endpoints import HttpApi, StaticPage
-from tallybook.runtime.http.server import HttpServer, is_loopback
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.listening import is_loopback
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.server_security import security_of_server

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ..clock import Clock
+from ..listening import Listening
 from ..metrics.registry import Metrics
 from ..security.server_security import security_of_server
 from ..tasks import Tasks
-from .server import HttpServer, Listening
+from .server import HttpServer
 
 
 @asynccontextmanager

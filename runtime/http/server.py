@@ -12,11 +12,10 @@ security, administration is possible only on loopback.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,9 +25,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tallybook.core.access import Access, OpenAccess, Permission
-from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthenticated
+from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 
 from ..clock import RealClock
+from ..listening import Listening, address_of, bind, is_loopback
 from ..metrics.part_metrics import PartMetrics
 from ..metrics.registry import Metrics
 from ..security.connection_table import ConnectionTable, DropLog
@@ -47,10 +47,6 @@ CLOSE_SECONDS: Final = 2.0
 _METRICS: Final = "/metrics"
 _METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 _KEEP_ALIVE_SECONDS: Final = 5
-
-
-Listening: TypeAlias = socket.socket
-"""A listening socket: connections wait until it is served."""
 
 
 class HttpServer:
@@ -104,7 +100,7 @@ class HttpServer:
         Raises:
             InvalidConfig: the address cannot be bound; the message names it.
         """
-        bound = bind(listen) if isinstance(listen, str) else listen
+        bound = bind(listen, MAX_CONNECTIONS) if isinstance(listen, str) else listen
         administered = self._security is not None or is_loopback(bound.getsockname()[0])
         self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
@@ -195,57 +191,3 @@ READY_METRICS: Final = PartMetrics[HttpServer]().gauge(
     "1 while the process serves (like /readyz), else 0.",
     lambda server: server.why_not_ready() is None,
 )
-
-
-def address_of(bound: Listening) -> str:
-    """Host and port of a listening socket."""
-    host, port = bound.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is reachable only from this machine. Of host names only ``localhost`` counts."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def refuse_open_port(process: str, listen: str, *, security: str, insecure: bool) -> None:
-    """Refuse to serve without security on an address that other machines may reach.
-
-    Args:
-        process: name for the message, such as ``a gateway``.
-        insecure: the operator has allowed it with ``--insecure``.
-
-    Raises:
-        InvalidConfig: it is such an address, and ``insecure`` is false.
-    """
-    if not security and not insecure and not is_loopback(listen.rpartition(":")[0].strip("[]")):
-        raise InvalidConfig(
-            f"{process} on {listen} without security would let every client that reaches it read and delete all data: "
-            "give it a security directory, let it listen on loopback, or say --insecure if the network is trusted"
-        )
-
-
-def bind(listen: str) -> Listening:
-    """A socket that listens on host and port; port 0 takes any free port.
-
-    Raises:
-        InvalidConfig: the address cannot be bound; the message names it.
-    """
-    host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65535:
-        raise InvalidConfig(f"{listen!r} is not of the form HOST:PORT")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, int(port)))
-        bound.listen(MAX_CONNECTIONS)
-    except OSError as error:
-        bound.close()
-        raise InvalidConfig(f"cannot listen on {listen}: {error.strerror}") from None
-    bound.set_inheritable(False)
-    return bound

@@ -11,7 +11,8 @@ import pytest
 
 from tallybook.core.access import Permission, Role
 from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, HttpApi
-from tallybook.runtime.http.server import HttpServer, is_loopback
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.listening import is_loopback
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.security.authority import Subject
 from tallybook.runtime.security.process_security import open_security

@@ -8,7 +8,7 @@ from tallybook.bookie.process.server import serve
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.settings import BookieSettings, GatewaySettings
 from tallybook.gateway.server import serving
-from tallybook.runtime.http.server import refuse_open_port
+from tallybook.runtime.listening import refuse_open_port
 from tallybook.runtime.process import RealProcess
 
 OPEN = ("0.0.0.0:0", "[::]:0", "10.0.0.1:7400", "bookie.example:7400")
