@@ -18,11 +18,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tallybook.core.certificate_names import CertificateName, NameKind
 from tallybook.core.errors import InvalidArgument, Outcome, RequestTimeout
 
 from ..security.connection_table import ConnectionTable, TrackedConnection
-from ..security.tls_contexts import is_resumed
+from ..security.tls_contexts import is_resumed, peer_names
 from .endpoints import failed
 from .load import RESUMED, TIME, HttpLoad
 
@@ -43,8 +42,6 @@ CONNECTION: Final = "tallybook.connection"
 """Scope key of the ``TrackedConnection`` of a request."""
 CERTIFICATE: Final = "tallybook.certificate"
 """Scope key of the names in the client's certificate; a client may present none, since health needs none."""
-_KINDS: Final = {"DNS": NameKind.HOST, "URI": NameKind.URI, "IP Address": NameKind.ADDRESS}
-"""Kinds of alternative names, as the ``ssl`` module calls them."""
 
 
 class BoundedProtocol(H11Protocol):
@@ -77,9 +74,7 @@ class BoundedProtocol(H11Protocol):
         if is_resumed(transport):
             self._drop(RESUMED)
             return
-        tls = transport.get_extra_info("ssl_object")
-        names = () if tls is None else _names(tls.getpeercert())
-        self.app = _with_scope(self.app, {CONNECTION: self.entry, CERTIFICATE: names})
+        self.app = _with_scope(self.app, {CONNECTION: self.entry, CERTIFICATE: peer_names(transport)})
         self._due_in(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,11 +149,6 @@ def enter(table: ConnectionTable, transport: asyncio.Transport) -> TrackedConnec
     peer = transport.get_extra_info("peername")
     # Not ``close``: it would wait until written data is taken.
     return table.enter(str(peer[0]) if peer else "", lambda _why: transport.abort())
-
-
-def _names(certificate: dict[str, Any] | None) -> tuple[CertificateName, ...]:
-    found = (certificate or {}).get("subjectAltName", ())
-    return tuple(CertificateName.of_kind(_KINDS[kind], name) for kind, name in found if kind in _KINDS)
 
 
 def _with_scope(app: Any, more: dict[str, object]) -> Any:

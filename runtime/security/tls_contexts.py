@@ -1,4 +1,4 @@
-"""TLS as Python does it, for HTTP, with the certificates that are in force at the moment of a handshake."""
+"""TLS as Python does it, for HTTP and TCP streams, with the certificates in force at the moment of a handshake."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Final
+
+from tallybook.core.certificate_names import CertificateName, NameKind
 
 from .identity import CertificateSource, Identity
+
+_KINDS: Final = {"DNS": NameKind.HOST, "URI": NameKind.URI, "IP Address": NameKind.ADDRESS}
+"""Kinds of alternative names, as the ``ssl`` module calls them."""
 
 
 def server_context(certified: CertificateSource) -> ssl.SSLContext:
@@ -65,6 +71,14 @@ def is_resumed(transport: asyncio.BaseTransport) -> bool:
     """Whether a connection resumed an earlier TLS session, so that its certificate was not checked again."""
     connection = transport.get_extra_info("ssl_object")
     return connection is not None and bool(connection.session_reused)
+
+
+def peer_names(transport: asyncio.BaseTransport) -> tuple[CertificateName, ...]:
+    """The names in the peer's certificate; none if it has presented no certificate, or without TLS."""
+    connection = transport.get_extra_info("ssl_object")
+    certificate = None if connection is None else connection.getpeercert()
+    found = (certificate or {}).get("subjectAltName", ())
+    return tuple(CertificateName.of_kind(_KINDS[kind], name) for kind, name in found if kind in _KINDS)
 
 
 @contextmanager

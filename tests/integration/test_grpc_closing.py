@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tallybook.runtime import handler_tasks
 from tallybook.runtime.calls import Call
-from tallybook.runtime.grpc import handlers as grpc_handlers
 from tallybook.runtime.grpc.call_server import CallListener, bound_calls
 from tallybook.runtime.grpc.handlers import RunningHandlers
 from tallybook.wire.bookie_transport import bookie_transport
@@ -70,7 +70,7 @@ async def test_a_port_is_closed_when_its_handlers_have_ended():
 
 
 async def test_a_handler_that_takes_too_long_to_end_is_cancelled_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grpc_handlers, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(handler_tasks, "GRACE_SECONDS", 0.1)
     slow = Slow(tidying_seconds=LONG_SECONDS)
     async with bound(slow) as (listener, channel):
         await begin(channel)
