@@ -7,6 +7,10 @@ from typing import TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+ReceivedMessage: TypeAlias = bytes | bytearray
+"""A message of a stream, as received. A large one is a bytearray, which stays as it is."""
+
+
 def check_buffer(value: object, what: str) -> None:
     """Check that an entry or a record is bytes.
 

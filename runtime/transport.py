@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from tallybook.core.access import Presented
+from tallybook.core.buffers import ReceivedMessage
 
 
 class MessageStream(Protocol):
@@ -31,7 +32,7 @@ class MessageStream(Protocol):
             PeerUnavailable: the stream is broken or closed.
         """
 
-    async def receive(self) -> bytes | None:
+    async def receive(self) -> ReceivedMessage | None:
         """Return the next message, or ``None`` after the peer ended the stream. One receiver at a time.
 
         Raises:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Final
 
 from tallybook.core.batch import peek_ids
-from tallybook.core.buffers import Buffer
+from tallybook.core.buffers import Buffer, ReceivedMessage
 from tallybook.core.errors import ProtocolViolation
 from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MIB
 
@@ -80,7 +80,7 @@ def frame_batches(front: bytes, batches: tuple[Buffer, ...]) -> bytes:
 
 
 def split_batches(
-    message: bytes, *, max_frames: int = MAX_FRAMES, max_rest_bytes: int = MAX_REST_BYTES
+    message: ReceivedMessage, *, max_frames: int = MAX_FRAMES, max_rest_bytes: int = MAX_REST_BYTES
 ) -> tuple[bytes, list[memoryview]]:
     """Split a message into the fields for protobuf and its batches, which are views into ``message``.
 
@@ -165,7 +165,7 @@ def _head(size: int) -> bytes:
     return bytes(head)
 
 
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+def _read_varint(message: ReceivedMessage, at: int) -> tuple[int, int]:
     """Read a varint: its value, and the offset after it."""
     value = 0
     for index, byte in enumerate(message[at : at + _MAX_VARINT_BYTES]):
@@ -175,7 +175,7 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     raise ProtocolViolation(f"the varint at offset {at} does not end within {_MAX_VARINT_BYTES} bytes")
 
 
-def _skip_value(message: bytes, at: int, wire_type: int) -> int:
+def _skip_value(message: ReceivedMessage, at: int, wire_type: int) -> int:
     """The offset after the value of a field that is not a batch."""
     if wire_type == _VARINT:
         return _read_varint(message, at)[1]

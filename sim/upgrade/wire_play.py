@@ -24,6 +24,7 @@ from tallybook.client.connection.connection import BookieRpc, open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.batch import encode_batch
+from tallybook.core.buffers import ReceivedMessage
 from tallybook.core.errors import TallybookError
 from tallybook.core.keys import ledger_key
 from tallybook.core.settings import ClientSettings
@@ -203,7 +204,7 @@ class _RecordingStream:
         self.close = stream.close
         self.abort = stream.abort
 
-    def _note(self, who: str, message: bytes) -> None:
+    def _note(self, who: str, message: ReceivedMessage) -> None:
         self._events.append([self._number, self._lane.value, who, b64encode(message).decode()])
 
     async def send(self, message: bytes) -> None:
@@ -211,7 +212,7 @@ class _RecordingStream:
         self._note("client", message)
         await self._stream.send(message)
 
-    async def receive(self) -> bytes | None:
+    async def receive(self) -> ReceivedMessage | None:
         """Receive a message and record it."""
         message = await self._stream.receive()
         if message is not None:

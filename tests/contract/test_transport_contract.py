@@ -11,6 +11,7 @@ import pytest
 from tallybook.core.errors import InvalidConfig, PeerUnavailable, TallybookError
 from tallybook.core.limits import MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tcp.transport import TcpTransport
 from tallybook.runtime.transport import Acceptor, Listener, MessageStream, Transport
 from tallybook.sim.deterministic import SimNet
 from tallybook.wire.bookie_transport import bookie_transport
@@ -50,14 +51,22 @@ def sim_place() -> Place:
     return Place(net.transport("server"), net.transport("client"), "server:0", "server:1")
 
 
-def grpc_place() -> Place:
+def real_place(server: Transport, client: Transport) -> Place:
     with socket.socket() as unserved:
         unserved.bind(("127.0.0.1", 0))
         port = unserved.getsockname()[1]
-    return Place(bookie_transport(), bookie_transport(), "127.0.0.1:0", f"127.0.0.1:{port}")
+    return Place(server, client, "127.0.0.1:0", f"127.0.0.1:{port}")
 
 
-PLACES: dict[str, Callable[[], Place]] = {"sim": sim_place, "grpc": grpc_place}
+def grpc_place() -> Place:
+    return real_place(bookie_transport(), bookie_transport())
+
+
+def tcp_place() -> Place:
+    return real_place(TcpTransport(tuple(Lane)), TcpTransport(tuple(Lane)))
+
+
+PLACES: dict[str, Callable[[], Place]] = {"sim": sim_place, "grpc": grpc_place, "tcp": tcp_place}
 
 
 @pytest.fixture(params=PLACES)

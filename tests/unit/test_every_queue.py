@@ -70,6 +70,7 @@ EXCUSED = {
     "archive/objects/cloud/s3_writes.py:MultipartUpload._sending": "a few parts of an upload; requests are metered",
     "archive/object_writer.py:write_object.encode.chunks": "what the encoder gave at once, of one object",
     "archive/object_writer.py:write_object": "the end of one object",
+    "runtime/tcp/stream.py:TcpStream._messages": "received messages of one stream, of at most 8 MiB",
     "bookie/rpc/attached_ledgers.py:AttachedLedgers._lost": "attachments that may come back within a minute",
     "bookie/rpc/attached_ledgers.py:StreamAttachments._ledgers": "of one stream, bounded by the protocol",
     "bookie/ledgers/over_replicated.py:RepairVisits._last": "times of repairs; forgetting one only waits longer",
