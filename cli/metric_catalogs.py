@@ -20,6 +20,7 @@ from tallybook.runtime.metrics.catalog import MetricInfo
 from tallybook.runtime.metrics.registry import PROCESS_METRICS
 from tallybook.runtime.security.denial_log import DENIAL_METRICS
 from tallybook.runtime.security.process_security import SECURITY_METRICS
+from tallybook.runtime.tcp.load import TCP_METRICS
 from tallybook.runtime.tracing.catalog import TRACE_METRICS
 from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 
@@ -28,6 +29,7 @@ ALL_CATALOGS: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "HTTP port of any process": HTTP_METRICS.catalog,
     "Refused requests of any process": DENIAL_METRICS.catalog,
     "gRPC port of bookies and gateways": GRPC_METRICS.catalog,
+    "TCP port of bookies": TCP_METRICS.catalog,
     "Any process with security": SECURITY_METRICS.catalog,
     "A bookie": (*BOOKIE_METRICS.catalog, *service.METRICS.catalog),
     "An offloader": OFFLOAD_METRICS.catalog,

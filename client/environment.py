@@ -13,6 +13,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tcp.transport import TcpTransport
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.wire.bookie_transport import bookie_transport
 
@@ -25,6 +26,7 @@ from .background import client_tasks, defect_of
 from .cluster_archive import ClusterArchive
 from .connection.pool import BookieConnections
 from .connection.port import BookieConnection
+from .connection.tcp_routes import TcpRoutes
 from .ports import ClientWorld
 
 
@@ -63,6 +65,7 @@ async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCr
         cluster_id=cluster_id,
         client_id=f"pid {os.getpid()}",
         rng=rng.fork("connections"),
+        tcp=TcpRoutes(TcpTransport((), security=security), clock),
     )
     owned = _OwnedConnections(connections, tasks)
     standing, guard = None if security is None else security.standing, None

@@ -29,7 +29,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., client_id: _Optional[str] = ..., expected: _Optional[_Union[Incarnation, _Mapping]] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_version", "bookie_id", "incarnation", "credit_bytes", "max_requests", "max_waits", "max_batch_bytes", "max_attached")
+    __slots__ = ("protocol_version", "bookie_id", "incarnation", "credit_bytes", "max_requests", "max_waits", "max_batch_bytes", "max_attached", "tcp_port")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class Welcome(_message.Message):
     MAX_WAITS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    TCP_PORT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     bookie_id: str
     incarnation: Incarnation
@@ -46,7 +47,8 @@ class Welcome(_message.Message):
     max_waits: int
     max_batch_bytes: int
     max_attached: int
-    def __init__(self, protocol_version: _Optional[int] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[_Union[Incarnation, _Mapping]] = ..., credit_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_waits: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ..., max_attached: _Optional[int] = ...) -> None: ...
+    tcp_port: int
+    def __init__(self, protocol_version: _Optional[int] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[_Union[Incarnation, _Mapping]] = ..., credit_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_waits: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ..., max_attached: _Optional[int] = ..., tcp_port: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "message", "retry_after_ms")

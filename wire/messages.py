@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import EntrySlice
-from tallybook.core.buffers import Buffer
+from tallybook.core.buffers import Buffer, ReceivedMessage
 from tallybook.core.error_codes import error_from_wire
 from tallybook.core.errors import Busy, InvalidArgument, InvariantViolation, ProtocolViolation, TallybookError
 from tallybook.core.ids import IDENTITY_BYTES, NO_IDENTITY
@@ -61,6 +61,8 @@ class Welcome(NamedTuple):
     """The largest batch that the bookie accepts. An older bookie does not report it: then the largest of all."""
     max_attached: int = 0
     """Attached ledgers that the bookie remembers. 0: an older bookie, which accepts one attachment per message."""
+    tcp_port: int = 0
+    """Port on which the bookie takes the same streams over TCP; 0: none."""
 
 
 class Attach(NamedTuple):
@@ -251,7 +253,7 @@ def encode_hello(hello: Hello) -> bytes:
     return pb.Request(hello=message).SerializeToString()
 
 
-def decode_hello(message: bytes) -> Hello:
+def decode_hello(message: ReceivedMessage) -> Hello:
     """Decode the first message of a client."""
     if len(message) > MAX_REST_BYTES:
         raise ProtocolViolation(f"the first message of a stream has {len(message)} bytes: too long for a hello")
@@ -275,11 +277,12 @@ def encode_welcome(welcome: Welcome) -> bytes:
         max_waits=welcome.max_waits,
         max_batch_bytes=welcome.max_batch_bytes,
         max_attached=welcome.max_attached,
+        tcp_port=welcome.tcp_port,
     )
     return pb.Reply(welcome=message).SerializeToString()
 
 
-def decode_welcome(message: bytes) -> Welcome:
+def decode_welcome(message: ReceivedMessage) -> Welcome:
     """Decode the first message of a bookie.
 
     Raises:
@@ -300,6 +303,7 @@ def decode_welcome(message: bytes) -> Welcome:
         welcome.protocol_version,
         min(welcome.max_batch_bytes or MAX_BATCH_BYTES, MAX_BATCH_BYTES),
         min(welcome.max_attached, MAX_ATTACHED_LEDGERS),
+        welcome.tcp_port,
     )
 
 
@@ -329,7 +333,7 @@ def encode_traced(traceparent: str) -> bytes:
     return pb.AddRequest(traceparent=traceparent).SerializeToString()
 
 
-def decode_adds(message: bytes) -> Adds:
+def decode_adds(message: ReceivedMessage) -> Adds:
     """Decode a message of the Add stream after the hello."""
     rest, batches = split_batches(message)
     if not rest:
@@ -358,7 +362,7 @@ def encode_acks(acks: Iterable[Ack]) -> bytes:
     return reply.SerializeToString()
 
 
-def decode_acks(message: bytes) -> list[Ack]:
+def decode_acks(message: ReceivedMessage) -> list[Ack]:
     """Decode the acks of an Add stream.
 
     Raises:
@@ -399,7 +403,7 @@ def _field(value: Any) -> Any:
     return [pb.LedgerLac(**lac._asdict()) for lac in value] if isinstance(value, tuple) else value
 
 
-def decode_request(message: bytes) -> Request:
+def decode_request(message: ReceivedMessage) -> Request:
     """Decode a request of the Read or Control stream."""
     rest, batches = split_batches(message, max_frames=1)
     request = _parse(pb.Request, rest)
@@ -461,7 +465,7 @@ def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
     return frame_batches(front, batches) if batches else front
 
 
-def decode_reply(message: bytes) -> Reply:
+def decode_reply(message: ReceivedMessage) -> Reply:
     """Decode the outcome of a request."""
     # A single entry is an ordinary field, not a frame.
     rest, batches = split_batches(message, max_rest_bytes=MAX_BATCH_BYTES + MAX_REST_BYTES)
@@ -514,9 +518,9 @@ _ANSWERS: dict[str, Callable[[pb.Reply, list[memoryview]], Answer | TallybookErr
 }
 
 
-def _parse(kind: type[M], message: bytes) -> M:
+def _parse(kind: type[M], message: ReceivedMessage) -> M:
     try:
-        return kind.FromString(message)
+        return kind.FromString(bytes(message))
     except DecodeError as error:
         raise ProtocolViolation(f"the message is not a valid {kind.__name__}: {error}") from None
 

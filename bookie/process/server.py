@@ -34,9 +34,9 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.concurrency.backoff import with_drift
 from tallybook.runtime.disk.directories import other_writer, permission_remedy
 from tallybook.runtime.disk.os_disk import RealDisk
-from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.http.endpoints import HttpApi
-from tallybook.runtime.http.server import HttpServer, refuse_open_port
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.listening import refuse_open_port
 from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.process import Process
@@ -51,7 +51,6 @@ from tallybook.runtime.tracing.catalog import TRACE_METRICS
 from tallybook.runtime.tracing.opening import open_tracer
 from tallybook.runtime.tracing.port import Tracer
 from tallybook.runtime.tuning import settle_memory
-from tallybook.wire.bookie_transport import bookie_transport
 
 from ..bookie import Bookie
 from ..ledgers.confirmed_prefix import confirmed_prefix_of
@@ -65,6 +64,7 @@ from ..storage.index.rocksdb import IndexWorkers, RocksIndex
 from .boot import boot
 from .http_endpoints import BookieEndpoints
 from .operator_modes import POLL_SECONDS, follow_mode, poll_mode
+from .ports import BookiePorts, port_count, port_of, tcp_address
 from .registration import BookieRegistration
 from .world import BookieWorld
 
@@ -72,9 +72,6 @@ _log = logger("bookie.server")
 
 METADATA_SECONDS: Final = 10.0
 """Deadline of one metadata operation."""
-
-GRACE_SECONDS: Final = 0.2
-"""How long streams may finish sending when the bookie stops."""
 
 SWITCH_INTERVAL_SECONDS: Final = 1e-4
 """How long a computing thread may keep the interpreter from the journal thread."""
@@ -99,7 +96,8 @@ async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process,
             it cannot start; it changed nothing that would affect the next start.
         MetadataConflict: another process is registered under its id, at start or later; it has stopped cleanly.
     """
-    refuse_open_port("a bookie", settings.listen, security=settings.security, insecure=settings.insecure)
+    for listen in filter(None, (settings.listen, tcp_address(settings))):
+        refuse_open_port("a bookie", listen, security=settings.security, insecure=settings.insecure)
     refuse_open_directories(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     max_connections = connections_within(settings, raise_descriptor_limit())
@@ -111,18 +109,21 @@ def connections_within(settings: BookieSettings, descriptors: int) -> int:
     """Maximum number of client connections, such that the bookie can always open its own files.
 
     Raises:
-        InvalidConfig: fewer than ``MIN_CONNECTIONS``.
+        InvalidConfig: fewer than ``MIN_CONNECTIONS`` for each port.
     """
     own = OWN_DESCRIPTORS + settings.journal.segment_count * max(1, len(settings.journal_directories))
-    if descriptors - own < MIN_CONNECTIONS:
-        needed = own + MIN_CONNECTIONS
+    needed = own + port_count(settings) * MIN_CONNECTIONS
+    if descriptors < needed:
         raise InvalidConfig(f"the limit of open files is {descriptors} (ulimit -n), and a bookie needs {needed}")
     return descriptors - own
 
 
 def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
-    """The settings, with fewer streams if these need too many connections; a quarter is for other connections."""
-    wanted, fits = settings.admission.max_streams, max_connections * 3 // 4
+    """The settings, with fewer streams if these need too many connections of one port.
+
+    A quarter of a port's connections is for others.
+    """
+    wanted, fits = settings.admission.max_streams, max_connections // port_count(settings) * 3 // 4
     if wanted <= fits:
         return settings
     _log.warning(
@@ -196,7 +197,6 @@ class _BookieProcess:
         endpoints = BookieEndpoints(settings, self._readiness, lambda: self._bookie)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
         denials, in_flight = DenialLog(self._clock, security or OpenAccess()), RequestsInFlight()
-        load = GrpcLoad()
         offer = HttpApi(endpoints.table(), hosts=names)
         http = HttpServer(metrics, self._readiness, security, offer, denials, in_flight)
         await http.start(settings.http_listen, self._tasks)
@@ -214,27 +214,29 @@ class _BookieProcess:
         add_to_every_line(bookie_id=bookie.bookie_id)
         cluster_id = await metadata.store.cluster_id()
         fail_safe = self._process.fail_safe
+        ports = BookiePorts(settings, self._max_connections, security, denials, in_flight, metrics)
+        undo.push_async_callback(ports.close)
         service = BookieService(
-            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, denials, in_flight
+            bookie,
+            settings,
+            self._clock,
+            self._tasks,
+            cluster_id,
+            fail_safe,
+            security,
+            tracer,
+            denials,
+            in_flight,
+            tcp_port=ports.tcp_port,
         )
         metrics.add(BOOKIE_METRICS.catalog, bookie.readings)
         metrics.add(SERVICE_METRICS.catalog, service.readings)
-        transport = bookie_transport(
-            max_streams=settings.admission.max_streams,
-            max_connections=self._max_connections,
-            security=security,
-            denials=denials,
-            in_flight=in_flight,
-            load=load,
-        )
-        metrics.add_part(GRPC_METRICS, load)
-        listener = await transport.listen(settings.listen, service.accept)
-        undo.push_async_callback(listener.close, GRACE_SECONDS)
+        grpc_address = await ports.open(service.accept)
         # Before registration, so that no client chooses a bookie that must not take writes.
         mode = await poll_mode(metadata.store, bookie.bookie_id, bookie.set_read_only)
         registration = BookieRegistration(
             metadata.membership,
-            self._info(bookie, listener.address, http.address),
+            self._info(bookie, grpc_address, http.address),
             partial(_mode, bookie),
             self._free_bytes,
             self._clock,
@@ -248,8 +250,8 @@ class _BookieProcess:
         self._tasks.spawn(following, name="mode", essential=True)
         # Before clients learn the address.
         self._why_not_ready = lambda: None if registration.listed else "not registered"
-        await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
-        await self._serve(bookie, listener.address, stop, ready, registration)
+        await self._publish_run_file(bookie, {"grpc": port_of(grpc_address), "http": port_of(http.address)})
+        await self._serve(bookie, grpc_address, stop, ready, registration)
 
     async def _serve(
         self, bookie: Bookie, address: str, stop: asyncio.Event, ready: asyncio.Event, registration: BookieRegistration
@@ -376,7 +378,3 @@ def _reachable(address: str) -> str:
     if host in ("0.0.0.0", "::", "*", ""):  # noqa: S104 (told apart, not bound)
         raise InvalidConfig(f"listening on {address}: set 'advertise' to the address that clients must use")
     return address
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])

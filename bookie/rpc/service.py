@@ -88,6 +88,7 @@ class BookieService:
         tracer: continues traces of clients.
         denials: audit log, if shared with other services of the process.
         in_flight: counter of requests, likewise.
+        tcp_port: port on which ``accept`` also takes streams over TCP; 0: none.
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class BookieService:
         tracer: Tracer = NO_TRACER,
         denials: DenialLog | None = None,
         in_flight: RequestsInFlight | None = None,
+        tcp_port: int = 0,
     ) -> None:
+        self._tcp_port = tcp_port
         self._tracer = tracer
         self._store = store
         self._settings = settings
@@ -243,6 +246,7 @@ class BookieService:
             protocol_version=version,
             max_batch_bytes=store.max_batch_bytes,
             max_attached=MAX_ATTACHED_LEDGERS if lane is Lane.ADD else 0,
+            tcp_port=self._tcp_port,
         )
         await stream.send(encode_welcome(welcome))
         server: _StreamServer

@@ -53,6 +53,7 @@ from .add_stream import AddStream
 from .lac_updates import LacSender
 from .port import AddInFlight
 from .request_stream import RequestStream
+from .tcp_routes import TcpRoutes
 
 T = TypeVar("T")
 
@@ -336,6 +337,7 @@ async def open_bookie(
     ledgers: LedgersAtBookie | None = None,
     on_lost: Callable[[], None] = lambda: None,
     rng: Rng | None = None,
+    tcp: TcpRoutes | None = None,
 ) -> BookieRpc:
     """Connect to the bookie ``bookie_id`` at ``address``.
 
@@ -346,6 +348,7 @@ async def open_bookie(
         ledgers: the ledgers that the client has open at this bookie, to be attached.
         on_lost: called once, when the connection is lost or closed.
         rng: for pauses before LACs are sent again.
+        tcp: for adds and reads, if the bookie has a TCP port and it is reached; else everything uses ``transport``.
 
     Raises:
         BookieUnavailable: no answer within ``settings.connect_timeout_ms``.
@@ -355,17 +358,10 @@ async def open_bookie(
     """
     timeout_seconds = settings.connect_timeout_ms / 1000
     hello = wire.Hello(cluster_id, client_id, expected)
-    lanes = (Lane.ADD, Lane.READ, Lane.CONTROL)
     streams: dict[Lane, MessageStream] = {}
-
-    async def open_lane(lane: Lane) -> wire.Welcome:
-        streams[lane] = stream = await transport.connect(address, lane, timeout_seconds=timeout_seconds)
-        return await _greet(stream, hello)
-
     try:
         async with asyncio.timeout(timeout_seconds):
-            outcomes = await asyncio.gather(*map(open_lane, lanes), return_exceptions=True)
-        welcomes = [_welcome(outcome) for outcome in outcomes]
+            welcomes = await _open_streams(streams, transport, tcp, address, hello, timeout_seconds)
         _check_welcomes(welcomes, bookie_id, address)
     except BaseException as error:
         for stream in streams.values():
@@ -385,6 +381,34 @@ async def open_bookie(
     reads = RequestStream(streams[Lane.READ], welcomes[1], tasks, load)
     control = RequestStream(streams[Lane.CONTROL], welcomes[2], tasks, load)
     return BookieRpc(welcome, adds, reads, control, settings, tasks, load, ledgers, on_lost, rng)
+
+
+async def _open_streams(
+    streams: dict[Lane, MessageStream],
+    transport: Transport,
+    tcp: TcpRoutes | None,
+    address: str,
+    hello: wire.Hello,
+    timeout_seconds: float,
+) -> list[wire.Welcome]:
+    """Open ``streams``; returns the welcomes of ``Add``, ``Read`` and ``Control``."""
+    tcp_port = 0
+
+    async def open_lane(lane: Lane) -> wire.Welcome:
+        stream = await tcp.connect(address, tcp_port, lane) if tcp is not None and tcp_port else None
+        if stream is None:
+            stream = await transport.connect(address, lane, timeout_seconds=timeout_seconds)
+        streams[lane] = stream
+        return await _greet(stream, hello)
+
+    last: list[wire.Welcome] = []
+    if tcp is not None:
+        # Its welcome says whether there is a TCP port for the others.
+        last = [await open_lane(Lane.CONTROL)]
+        tcp_port = last[0].tcp_port
+    lanes = [lane for lane in (Lane.ADD, Lane.READ, Lane.CONTROL) if lane not in streams]
+    outcomes = await asyncio.gather(*map(open_lane, lanes), return_exceptions=True)
+    return [*map(_welcome, outcomes), *last]
 
 
 async def _greet(stream: MessageStream, hello: wire.Hello) -> wire.Welcome:

@@ -29,6 +29,7 @@ from ..load import ClientLoad
 from ..open_ledgers import OpenLedgers
 from ..refusals import is_refusal
 from .connection import BookieRpc, open_bookie
+from .tcp_routes import TcpRoutes
 
 REFUSAL_SECONDS: Final = 60.0
 """Interval of the log warning that a bookie and this client refuse each other; attempts are far more frequent."""
@@ -50,6 +51,7 @@ class BookieConnections:
         cluster_id: bookies of another cluster refuse the connection; empty: not checked.
         client_id: names this client in the bookies' logs.
         rng: for pauses before a reconnect; ``None``: the system's.
+        tcp: see ``open_bookie``.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class BookieConnections:
         cluster_id: str = "",
         client_id: str = "",
         rng: Rng | None = None,
+        tcp: TcpRoutes | None = None,
     ) -> None:
         self._transport = transport
+        self._tcp = tcp
         self._membership = membership
         self._settings = settings
         self._clock = clock
@@ -210,6 +214,7 @@ class BookieConnections:
                 ledgers=self._ledgers.at(info.bookie_id),
                 on_lost=partial(self._ledgers.lost, info.bookie_id),
                 rng=self._rng.fork(f"LACs to {info.bookie_id}"),
+                tcp=self._tcp,
             )
         except TallybookError as error:
             self.load.errors.count(error.wire_code)

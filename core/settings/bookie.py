@@ -21,6 +21,7 @@ from .types import (
     Size,
     Traces,
     address,
+    address_off_or_none,
     address_or_none,
     bookie_id_or_none,
     no_boolean,
@@ -221,6 +222,12 @@ class BookieSettings(Settings):
     )
     listen: Annotated[str, AfterValidator(address)] = Field(
         default="127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
+    )
+    tcp_listen: Annotated[str, AfterValidator(address_off_or_none)] = Field(
+        default="",
+        description="Host and port for adds and reads over TCP without gRPC, which takes less processor time. Clients "
+        "find the port themselves, at the host of the published address, and use gRPC if they cannot reach it. Empty: "
+        "any free port of the host of `listen`; off: gRPC only.",
     )
     advertise: Annotated[str, AfterValidator(address_or_none)] = Field(
         default="", description="Address published to clients; empty: the listen address."

@@ -42,6 +42,8 @@ PositivePercent = Annotated[int, Field(ge=1, le=100), no_boolean]
 PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
 
 _ADDRESS: Final = re.compile(r"(?:[^\s\x00-\x1f\x7f:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+OFF: Final = "off"
+"""Value of a setting that switches something off."""
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 
@@ -73,6 +75,11 @@ def address(value: str) -> str:
 def address_or_none(value: str) -> str:
     """A host and a port, or an empty string."""
     return value and address(value)
+
+
+def address_off_or_none(value: str) -> str:
+    """A host and a port, ``off``, or an empty string."""
+    return value if value == OFF else address_or_none(value)
 
 
 def bookie_id_or_none(value: str) -> str:

@@ -22,6 +22,7 @@ from tallybook.bookie.ledgers.key_verification import LedgerFacts
 from tallybook.bookie.rpc.principal_quota import MIN_STREAM_BYTES
 from tallybook.bookie.rpc.service import BookieService
 from tallybook.client.connection.connection import BookieRpc, open_bookie
+from tallybook.client.connection.tcp_routes import TcpRoutes
 from tallybook.client.load import ClientLoad
 from tallybook.core.access import Role
 from tallybook.core.batch import encode_batch
@@ -30,10 +31,13 @@ from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc import tls as grpc_security
 from tallybook.runtime.grpc.tls_probe import tls_problem
+from tallybook.runtime.listening import bind
 from tallybook.runtime.security import reauthorization as allowed
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.process_security import Security, open_security
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tcp.load import TcpLoad
+from tallybook.runtime.tcp.transport import TcpTransport
 from tallybook.sim.memory_bookie.bookie import MemoryBookie
 from tallybook.wire.bookie_transport import bookie_transport
 from tallybook.wire.lanes import Lane
@@ -45,13 +49,14 @@ KEY = b""
 class Port:
     """A bookie in memory, served on loopback to clients that its security directory accepts."""
 
-    def __init__(self, place: Path, security: Security, address: str, tasks: Tasks) -> None:
+    def __init__(self, place: Path, security: Security, address: str, tasks: Tasks, tcp_load: TcpLoad) -> None:
+        self.tcp_load = tcp_load
         self.place = place
         self.security = security
         self.address = address
         self.tasks = tasks
 
-    async def connect(self, client: Path | None, address: str = "") -> BookieRpc:
+    async def connect(self, client: Path | None, address: str = "", *, tcp: bool = False) -> BookieRpc:
         """Connect as a client with this security directory; ``None``: without TLS."""
         security = None if client is None else open_security(str(client), serves=False)
         return await open_bookie(
@@ -62,6 +67,7 @@ class Port:
             settings=ClientSettings(connect_timeout_ms=10_000),
             tasks=self.tasks,
             load=ClientLoad(RealClock()),
+            tcp=TcpRoutes(TcpTransport((), security=security), RealClock()) if tcp else None,
         )
 
     async def works(self, client: Path) -> None:
@@ -99,12 +105,16 @@ def served(authority, tmp_path):
 
         bookie = MemoryBookie("b1", facts_of=facts, clock=RealClock(), tasks=tasks)
         settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
-        service = BookieService(bookie, settings, RealClock(), tasks, "", pytest.fail, security)
+        bound, load = bind("127.0.0.1:0"), TcpLoad()
+        service = BookieService(
+            bookie, settings, RealClock(), tasks, "", pytest.fail, security, tcp_port=bound.getsockname()[1]
+        )
+        tcp = await TcpTransport(tuple(Lane), security=security, load=load).serve(bound, service.accept)
         listener = await bookie_transport(security=security).listen("127.0.0.1:0", service.accept)
         try:
-            yield Port(place, security, listener.address, tasks)
+            yield Port(place, security, listener.address, tasks, load)
         finally:
-            await listener.close(0)
+            await asyncio.gather(listener.close(0), tcp.close(0))
             await tasks.close()
             assert service.stream_count == 0
 
@@ -121,6 +131,18 @@ def client(authority, tmp_path):
         return place
 
     return made
+
+
+async def test_the_tcp_port_has_the_same_rules(served, client):
+    async with served() as port:
+        connection = await port.connect(client("reader"), tcp=True)
+        assert len(port.tcp_load.connections) == 2, "adds and reads use it"
+        assert await added(connection, 0) == AccessDenied.wire_code
+        await connection.close()
+        connection = await port.connect(client("writer"), tcp=True)
+        assert await added(connection, 0) == 0
+        assert (await connection.read_entry(1, 0)).verify().payload == b"x"
+        await connection.close()
 
 
 # --- authentication ---------------------------------------------------------------------------------------------------

@@ -567,7 +567,7 @@ def test_a_bookie_is_replaced_by_a_pod_with_its_settings_its_volumes_and_its_rig
     )
     given, known = pod_environment(container, ""), pod_environment(bookie, "bookie-1")
     assert given == {each: known[each] for each in given}
-    assert set(known) - set(given) == {"TALLYBOOK_LISTEN", "TALLYBOOK_ADVERTISE"}
+    assert set(known) - set(given) == {"TALLYBOOK_LISTEN", "TALLYBOOK_TCP_LISTEN", "TALLYBOOK_ADVERTISE"}
     usual_mounts = [{key: each[key] for key in each if key != "subPathExpr"} for each in bookie["volumeMounts"]]
     assert container["volumeMounts"] == usual_mounts
     assert container["securityContext"] == bookie["securityContext"]

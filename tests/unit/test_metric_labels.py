@@ -39,6 +39,7 @@ from tallybook.runtime.metrics.usage import Meter, MetricValue
 from tallybook.runtime.security.denial_log import DENIAL_METRICS, DenialLog
 from tallybook.runtime.security.process_security import SECURITY_METRICS
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tcp.load import DROPS as TCP_DROPS
 from tallybook.sim.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
@@ -72,7 +73,7 @@ BOUNDED = {
     "step": set(STEPS),
     "task": {"collector", "scrub"},
     "where": {"write_cache", "journal"},
-    "why": set(DROPS),
+    "why": {*DROPS, *TCP_DROPS},
 }
 """Every label there is, and its values."""
 CHOSEN_BY_USERS = {"namespace", "stream", "subscription"}

@@ -159,6 +159,7 @@ def test_a_hello_arrives_as_it_was_sent(hello):
         u32,
         max_batch_bytes=st.integers(1, MAX_BATCH_BYTES),
         max_attached=st.integers(0, MAX_ATTACHED_LEDGERS),
+        tcp_port=u32,
     )
 )
 def test_a_welcome_arrives_as_it_was_sent(welcome):
