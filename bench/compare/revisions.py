@@ -1,4 +1,4 @@
-"""Compares the write rate of the working tree with another revision, in interleaved pairs.
+"""Compares the rate and latency of appends with another revision, in interleaved pairs.
 
     .venv/bin/python scripts/compare-revisions REV [--pairs 10]
 
@@ -29,13 +29,42 @@ from ..equipment.programs import ProgramFailed
 from ..paired import Slowdown, slowdown
 from .cluster import Tallybook
 from .comparison import running
-from .workloads import WORKLOADS, BenchWorkload, Pace
+from .workloads import ORDINARY_RATE, PEAK, WORKLOADS, BenchWorkload, Pace
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-COMPARED: Final = tuple(WORKLOADS[name] for name in ("adds-1KiB", "adds-100B"))
 MAX_PAIRS: Final = 100
 FOLDER: Final = "compare-revisions"
 _RATE: Final = "entries_per_s"
+_LATENCY: Final = "p50_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLoad:
+    """A load, and its figure that is compared.
+
+    Args:
+        figure: the rate, for which more is better, or the median latency in milliseconds, for which less is.
+        rate: entries per second of an open loop; 0: a closed loop.
+    """
+
+    name: str
+    title: str
+    workload: BenchWorkload
+    figure: str = _RATE
+    rate: float = 0.0
+
+
+def _closed(name: str, figure: str = _RATE) -> ComparedLoad:
+    return ComparedLoad(name, WORKLOADS[name].title, WORKLOADS[name], figure)
+
+
+COMPARED: Final = (
+    _closed("adds-1KiB"),
+    _closed("adds-1KiB-w1000"),
+    _closed("adds-100B"),
+    _closed("alone", _LATENCY),
+    ComparedLoad("open-loop", f"1 KiB entries, {ORDINARY_RATE:,.0f} per second", PEAK, _LATENCY, ORDINARY_RATE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,40 +120,46 @@ def _git(repository: Path, *arguments: str) -> str:
 
 
 def measure_pair(trees: Sequence[Tree], pace: Pace) -> dict[str, dict[str, float]]:
-    """The rates of both sides in every workload, in the order of ``trees``.
+    """The compared figures of both sides under every load, in the order of ``trees``.
 
     Raises:
         ProgramFailed: a cluster or a load failed, or a load had errors.
     """
-    rates: dict[str, dict[str, float]] = {tree.name: {} for tree in trees}
+    found: dict[str, dict[str, float]] = {tree.name: {} for tree in trees}
     with ExitStack() as stack:
         clusters = {tree.name: Tallybook(tree.directory, environment=tree.environment) for tree in trees}
         for cluster in clusters.values():
             stack.enter_context(running(cluster))
-        for workload in COMPARED:
+        for load in COMPARED:
             for tree in trees:
-                rates[tree.name][workload.name] = _rate(clusters[tree.name], workload, pace)
-    return rates
+                found[tree.name][load.name] = _figure(clusters[tree.name], load, pace)
+    return found
 
 
-def _rate(cluster: Tallybook, workload: BenchWorkload, pace: Pace) -> float:
+def _figure(cluster: Tallybook, load: ComparedLoad, pace: Pace) -> float:
     os.sync()
     time.sleep(pace.settle_seconds)
-    figures = cluster.measure(workload, pace, 0.0)
+    figures = cluster.measure(load.workload, pace, load.rate)
     if figures["errors"]:
-        raise ProgramFailed(f"{figures['errors']} errors in {workload.title}")
-    return figures[_RATE]
+        raise ProgramFailed(f"{figures['errors']} errors in {load.title}")
+    return figures[load.figure]
 
 
-def summary(workload: BenchWorkload, found: Slowdown) -> str:
-    """The result of one workload as text."""
+def compared(load: ComparedLoad, now: Sequence[float], before: Sequence[float]) -> Slowdown:
+    """Compare the figures of pairs under one load; a ratio above 1 is an improvement, of latencies too."""
+    return slowdown(now, before) if load.figure == _RATE else slowdown(before, now)
+
+
+def summary(load: ComparedLoad, found: Slowdown) -> str:
+    """The result of one load as text."""
+    title, ratio = (f"{load.title}, entries/s", "now / before")
+    if load.figure == _LATENCY:
+        title, ratio = (f"{load.title}, p50", "before / now")
     bound = "unknown: more pairs are needed"
     if found.bound is not None:
         bound = f"at most {found.bound:.1%}, with 95 % confidence"
     ratios = ", ".join(f"{ratio:.3f}" for ratio in found.ratios)
-    return (
-        f"{workload.title}\n  now / before  {ratios}\n  median        {found.median_ratio:.3f}\n  loss          {bound}"
-    )
+    return f"{title}\n  {ratio}  {ratios}\n  median        {found.median_ratio:.3f}\n  loss          {bound}"
 
 
 def main(
@@ -137,7 +172,7 @@ def main(
         Path, typer.Option("--dir", help=f"Where to make the folder {FOLDER}, which is removed: on a real disk.")
     ] = ROOT / "out",
 ) -> None:
-    """Compare the rate of appends with another revision: ratios, their median, and the maximum slowdown."""
+    """Compare appends with another revision, rates and latencies: ratios, their median, and the maximum slowdown."""
     pace = Pace(seconds=seconds, warm_up_seconds=warm_up_seconds, settle_seconds=settle_seconds)
     directory = directory.resolve() / FOLDER
     code = directory / "code"
@@ -146,16 +181,16 @@ def main(
         now = Tree("working tree", ROOT, directory / "now")
         for tree in (before, now):
             tree.check()
-        rates: dict[str, list[dict[str, float]]] = {before.name: [], now.name: []}
+        found: dict[str, list[dict[str, float]]] = {before.name: [], now.name: []}
         for number in range(pairs):
             order = (before, now) if number % 2 == 0 else (now, before)
             for name, figures in measure_pair(order, pace).items():
-                rates[name].append(figures)
-                shown = ", ".join(f"{workload} {rate:,.0f}/s" for workload, rate in figures.items())
+                found[name].append(figures)
+                shown = ", ".join(f"{load} {figure:,.4g}" for load, figure in figures.items())
                 print(f"pair {number + 1}: {name}: {shown}", flush=True)
-        for workload in COMPARED:
-            ours, theirs = ([figures[workload.name] for figures in rates[tree.name]] for tree in (now, before))
-            print(summary(workload, slowdown(ours, theirs)))
+        for load in COMPARED:
+            ours, theirs = ([figures[load.name] for figures in found[tree.name]] for tree in (now, before))
+            print(summary(load, compared(load, ours, theirs)))
     except (ProgramFailed, TallybookError) as failure:
         print(failure, file=sys.stderr)
         raise typer.Exit(2) from failure

@@ -92,6 +92,9 @@ QUICK: Final = Pace(2.0, 2.0, 12.0, 2.0, 0.1)
 
 PEAK: Final = BenchWorkload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", WorkloadKind.ADDS, 1024, window=5000)
 
+ORDINARY_RATE: Final = 12_000.0
+"""Entries per second of an open loop well below the peak, with the entries and ledgers of ``PEAK``."""
+
 GROUPS: Final[tuple[tuple[BenchWorkload, ...], ...]] = (
     (
         BenchWorkload("adds-100B", "100 B entries, 5,000 unconfirmed", WorkloadKind.ADDS, 100, window=5000),

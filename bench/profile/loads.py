@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ..compare.workloads import PEAK, WORKLOADS, BenchWorkload
-
-RATE: Final = 12_000.0
-"""Entries per second of the open loop."""
+from ..compare.workloads import ORDINARY_RATE, PEAK, WORKLOADS, BenchWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ _CLOSED: Final = ("adds-100B", "adds-1KiB", "adds-1KiB-w1000", "adds-4KiB", "add
 
 LOADS: Final = (
     *(ProfiledLoad(name, WORKLOADS[name].title, WORKLOADS[name]) for name in _CLOSED),
-    ProfiledLoad("open-loop", f"1 KiB entries, {RATE:,.0f} per second (open loop)", PEAK, rate=RATE),
+    ProfiledLoad("open-loop", f"1 KiB entries, {ORDINARY_RATE:,.0f} per second (open loop)", PEAK, ORDINARY_RATE),
     ProfiledLoad("alone", WORKLOADS["alone"].title, WORKLOADS["alone"]),
     ProfiledLoad("reads", "1 KiB entries of a closed ledger, in order", WORKLOADS["reads"], reads=True),
     ProfiledLoad(

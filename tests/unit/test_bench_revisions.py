@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from tallybook.bench.compare.revisions import COMPARED, ROOT, Tree, measure_pair, summary, unpack
+from tallybook.bench.compare.revisions import COMPARED, ROOT, Tree, compared, measure_pair, summary, unpack
 from tallybook.bench.compare.workloads import Pace
 from tallybook.bench.equipment.programs import ProgramFailed
 from tallybook.bench.paired import slowdown
@@ -24,6 +24,12 @@ def test_a_loss_is_bounded_by_students_distribution_of_the_logarithms():
     alone = slowdown([90.0], [100.0])
     assert (alone.median_ratio, alone.bound) == (0.9, None)
     assert "more pairs are needed" in summary(COMPARED[0], alone)
+
+
+def test_less_latency_is_as_good_as_more_entries():
+    by_figure = {load.figure: load for load in COMPARED}
+    assert compared(by_figure["entries_per_s"], [300.0], [200.0]).median_ratio == 1.5
+    assert compared(by_figure["p50_ms"], [2.0], [3.0]).median_ratio == 1.5
 
 
 @pytest.mark.parametrize(("now", "before"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
@@ -80,7 +86,7 @@ class Cluster:
 
     def measure(self, workload, pace, rate):
         self.asked.append((workload.name, self.directory.name))
-        return {"entries_per_s": float(len(self.asked)), "errors": self.errors}
+        return {"entries_per_s": float(len(self.asked)), "p50_ms": float(len(self.asked)), "errors": self.errors}
 
 
 def test_the_sides_of_a_pair_take_turns_in_every_workload_with_their_own_code(monkeypatch, tmp_path):
@@ -92,7 +98,8 @@ def test_the_sides_of_a_pair_take_turns_in_every_workload_with_their_own_code(mo
     names = [workload.name for workload in COMPARED]
     turns = [(name, side) for name in names for side in "ba"]
     assert Cluster.asked == [("start", "b"), ("start", "a"), *turns, ("stop", "a"), ("stop", "b")]
-    assert rates == {"b": {names[0]: 3.0, names[1]: 5.0}, "a": {names[0]: 4.0, names[1]: 6.0}}
+    assert [rates["b"][name] for name in names] == [3.0 + 2 * at for at in range(len(names))]
+    assert [rates["a"][name] for name in names] == [4.0 + 2 * at for at in range(len(names))]
 
 
 def test_a_load_with_errors_ends_the_comparison_and_stops_both_clusters(monkeypatch, tmp_path):
