@@ -58,12 +58,16 @@ def bind(listen: str, max_waiting: int = MAX_WAITING) -> Listening:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidConfig(f"{listen!r} is not of the form HOST:PORT")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InvalidConfig(f"cannot listen on {listen}: {error.strerror}") from None
+    bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, int(port)))
+        bound.bind(where)
         bound.listen(max_waiting)
     except OSError as error:
         bound.close()

@@ -34,6 +34,10 @@ MAX_MESSAGE_CHARACTERS: Final = 1000
 """Longest text of an error that is sent to a peer."""
 
 
+MAX_PORT: Final = 65_535
+"""The highest port of TCP."""
+
+
 class Hello(NamedTuple):
     """The first message of a client on a stream.
 
@@ -303,7 +307,7 @@ def decode_welcome(message: ReceivedMessage) -> Welcome:
         welcome.protocol_version,
         min(welcome.max_batch_bytes or MAX_BATCH_BYTES, MAX_BATCH_BYTES),
         min(welcome.max_attached, MAX_ATTACHED_LEDGERS),
-        welcome.tcp_port,
+        welcome.tcp_port if welcome.tcp_port <= MAX_PORT else 0,
     )
 
 

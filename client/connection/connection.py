@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -392,26 +393,27 @@ async def _open_streams(
     timeout_seconds: float,
 ) -> list[wire.Welcome]:
     """Open ``streams``; returns the welcomes of ``Add``, ``Read`` and ``Control``."""
-    tcp_port = 0
+    last: list[wire.Welcome] = []
+    greet = partial(_greet, hello)
 
     async def open_lane(lane: Lane) -> wire.Welcome:
-        stream = await tcp.connect(address, tcp_port, lane) if tcp is not None and tcp_port else None
-        if stream is None:
-            stream = await transport.connect(address, lane, timeout_seconds=timeout_seconds)
-        streams[lane] = stream
-        return await _greet(stream, hello)
+        if tcp is not None and last:
+            greeted = await tcp.open(lane, address, last[0], greet, timeout_seconds)
+            if greeted is not None:
+                streams[lane] = greeted.stream
+                return greeted.welcome
+        streams[lane] = stream = await transport.connect(address, lane, timeout_seconds=timeout_seconds)
+        return await greet(stream)
 
-    last: list[wire.Welcome] = []
     if tcp is not None:
         # Its welcome says whether there is a TCP port for the others.
         last = [await open_lane(Lane.CONTROL)]
-        tcp_port = last[0].tcp_port
     lanes = [lane for lane in (Lane.ADD, Lane.READ, Lane.CONTROL) if lane not in streams]
     outcomes = await asyncio.gather(*map(open_lane, lanes), return_exceptions=True)
     return [*map(_welcome, outcomes), *last]
 
 
-async def _greet(stream: MessageStream, hello: wire.Hello) -> wire.Welcome:
+async def _greet(hello: wire.Hello, stream: MessageStream) -> wire.Welcome:
     await stream.send(wire.encode_hello(hello))
     first = await stream.receive()
     if first is None:

@@ -227,7 +227,7 @@ class BookieSettings(Settings):
         default="",
         description="Host and port for adds and reads over TCP without gRPC, which takes less processor time. Clients "
         "find the port themselves, at the host of the published address, and use gRPC if they cannot reach it. Empty: "
-        "any free port of the host of `listen`; off: gRPC only.",
+        "any free port of the host of `listen`; off: gRPC only. The port must be reachable under its own number.",
     )
     advertise: Annotated[str, AfterValidator(address_or_none)] = Field(
         default="", description="Address published to clients; empty: the listen address."

@@ -176,7 +176,7 @@ class DropLog:
     """Logs dropped connections, at most one line per minute, reason and peer.
 
     Args:
-        protocol: ``http`` or ``grpc``, for the log line.
+        protocol: ``http``, ``grpc`` or ``tcp``, for the log line.
     """
 
     def __init__(self, clock: Clock, protocol: str) -> None:

@@ -21,6 +21,9 @@ SCRATCH_BYTES: Final = 256 * KIB
 LARGE_BYTES: Final = 16 * KIB
 """A larger message is received into a buffer of its own, so that it is not copied."""
 
+FIRST_BYTES: Final = 256 * KIB
+"""Memory for the beginning of a large message; the rest is allocated when so much has arrived, not on announcement."""
+
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -57,7 +60,7 @@ class FrameReader:
         max_message_bytes: limit of a message; see ``allow``.
     """
 
-    __slots__ = ("_large", "_max_message_bytes", "_received_bytes", "_rest", "_scratch")
+    __slots__ = ("_large", "_large_bytes", "_max_message_bytes", "_received_bytes", "_rest", "_scratch")
 
     def __init__(self, scratch: memoryview, max_message_bytes: int) -> None:
         self._scratch = scratch
@@ -65,7 +68,9 @@ class FrameReader:
         self._rest = b""
         """The beginning of a small frame: other readers may use the scratch buffer before the rest arrives."""
         self._large: bytearray | None = None
-        """The large message that is being received."""
+        """The beginning of the large message that is being received, or all of it."""
+        self._large_bytes = 0
+        """Length of it."""
         self._received_bytes = 0
         """Received bytes of it."""
 
@@ -75,8 +80,14 @@ class FrameReader:
 
     def space(self) -> memoryview:
         """Where to put the bytes that arrive next."""
-        if self._large is not None:
-            return memoryview(self._large)[self._received_bytes :]
+        large = self._large
+        if large is not None:
+            if self._received_bytes == len(large):
+                # Not enlarged in place: the event loop may still have the view of before.
+                self._large = whole = bytearray(self._large_bytes)
+                whole[: len(large)] = large
+                large = whole
+            return memoryview(large)[self._received_bytes :]
         size = len(self._rest)
         if size:
             self._scratch[:size] = self._rest
@@ -92,7 +103,7 @@ class FrameReader:
         if large is None:
             return self._cut(len(self._rest) + size)
         self._received_bytes += size
-        if self._received_bytes < len(large):
+        if self._received_bytes < self._large_bytes:
             return []
         self._large = None
         return [large]
@@ -115,7 +126,8 @@ class FrameReader:
                 frames.append(bytes(scratch[start:at]))
                 continue
             if length > LARGE_BYTES:
-                self._large, self._received_bytes = bytearray(length), end - start
+                self._large = bytearray(min(length, FIRST_BYTES))
+                self._large_bytes, self._received_bytes = length, end - start
                 self._large[: end - start] = scratch[start:end]
                 return frames
             break

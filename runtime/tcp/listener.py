@@ -1,7 +1,8 @@
 """A TCP port that accepts streams.
 
-A connection has limited time for its TLS handshake and its greeting. Connections without a greeting are bounded, in
-total and for each peer; see ``ConnectionTable``.
+A connection has limited time for its TLS handshake and its greeting. Those that have not sent a greeting, with TLS
+after a certificate, are bounded, in total and for each peer, and are dropped first; see ``ConnectionTable``. The
+acceptor authenticates the others, and limits their time until then.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class TcpListener:
         self._streams: dict[TcpStream, None] = {}
         self._handlers = HandlerTasks()
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._address = address_of(bound)
 
     @property
@@ -84,6 +86,7 @@ class TcpListener:
 
     async def close(self, grace_seconds: float) -> None:
         """Stop the port; see the port of transports."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         if grace_seconds:
@@ -93,13 +96,20 @@ class TcpListener:
         await self._handlers.close()
 
     def _accepted(self) -> TcpStream:
-        return self._new_stream(max_message_bytes=MAX_GREETING_BYTES, on_made=self._connected)
+        return self._new_stream(max_message_bytes=MAX_GREETING_BYTES, on_connected=self._connected)
 
     def _connected(self, stream: TcpStream, transport: asyncio.Transport) -> None:
-        if self._tls is not None:
+        if self._closed:
+            stream.abort()
+            return
+        if self._tls is None:
+            stream.set_transport(transport)
+        else:
             # The bytes of the handshake are not for the stream.
             transport.pause_reading()
         entry = self._table.enter(stream.peer.rpartition(":")[0].strip("[]"), lambda _why: stream.abort())
+        if entry.dropped:
+            return  # all others are held by streams
         task = asyncio.get_running_loop().create_task(self._serve(stream, transport, entry), name="tcp stream")
         self._streams[stream] = None
         self._handlers.keep(task)
@@ -141,14 +151,16 @@ class TcpListener:
         return None if first is None else self._kinds.get(bytes(first))
 
     async def _secured(self, stream: TcpStream, transport: asyncio.Transport, context: ssl.SSLContext) -> bool:
-        """Do the TLS handshake; ``False`` if it resumes an earlier session, whose certificate may be revoked.
+        """Do the TLS handshake; ``False`` if the client presents no certificate, or resumes an earlier session.
 
         Raises:
             OSError: the handshake failed.
         """
         loop = asyncio.get_running_loop()
-        secured = await loop.start_tls(transport, stream, context, server_side=True)
-        if secured is None or is_resumed(secured):
+        if transport.is_closing():
             return False
-        stream.use(secured, Presented(peer_names(secured)))
+        secured = await loop.start_tls(transport, stream, context, server_side=True)
+        if secured is None or is_resumed(secured) or not (names := peer_names(secured)):
+            return False
+        stream.set_transport(secured, Presented(names))
         return True

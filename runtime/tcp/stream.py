@@ -8,7 +8,7 @@ broken the stream. A silent peer is pinged, and given up if it stays silent.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -26,15 +26,18 @@ BREAK_AFTER: Final = 4
 """Beats without a byte from the peer, after which it is pinged, and after which it is given up."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the peer may take to end its side."""
+"""How long the peer may take, without any progress, to receive what was sent and to end its side."""
+
+_UNACKED_MS: Final = 20_000
+"""How long sent bytes may stay unacknowledged by the peer's machine, where the system has such a limit."""
 
 MAX_UNREAD_BYTES: Final = 8 * MIB
 """Received bytes that wait for ``receive``; beyond, nothing is read from the connection."""
 _MESSAGE_COST_BYTES: Final = 128
 """Added to the bytes of each waiting message, so that the number of tiny ones is bounded, too."""
-_MAX_UNSENT_BYTES: Final = MIB
-_FEW_UNSENT_BYTES: Final = 256 * KIB
-"""Beyond the first, ``send`` waits until no more than the second are unsent."""
+_HIGH_WATER_BYTES: Final = MIB
+_LOW_WATER_BYTES: Final = 256 * KIB
+"""Bytes in the write buffer: beyond the first, ``send`` waits until no more than the second are left."""
 
 _END, _PING, _PONG = map(encode_signal, Signal)
 
@@ -46,7 +49,7 @@ class TcpStream(asyncio.BufferedProtocol):
         scratch: see ``FrameReader``.
         server: address of the server, at the client's end; empty at the server's end.
         max_message_bytes: limit of a received message; see ``allow``.
-        on_made: called when the connection was made.
+        on_connected: called when the connection was made, instead of ``set_transport``, which it must call later.
     """
 
     def __init__(
@@ -55,14 +58,17 @@ class TcpStream(asyncio.BufferedProtocol):
         *,
         server: str = "",
         max_message_bytes: int,
-        on_made: Callable[[TcpStream, asyncio.Transport], None] = lambda _stream, _transport: None,
+        on_connected: Callable[[TcpStream, asyncio.Transport], None] | None = None,
     ) -> None:
-        self._on_made = on_made
+        self._on_connected = on_connected
         self._reader = FrameReader(scratch, max_message_bytes)
         self._is_client = bool(server)
         self._peer = server
         self._loop = asyncio.get_running_loop()
+        self._connection: asyncio.BaseTransport | None = None
+        """The TCP connection, or at the client TLS on it."""
         self._transport: asyncio.Transport | None = None
+        """What the stream sends over: at the server ``None`` until the TLS handshake is over."""
         self._presented = NOTHING
         self._messages: deque[ReceivedMessage] = deque()
         self._unread_bytes = 0
@@ -99,10 +105,11 @@ class TcpStream(asyncio.BufferedProtocol):
         transport = self._transport
         if self._broken is not None:
             raise self._broken.with_traceback(None)
-        if transport is None or self._ended or (self._is_client and self._peer_ended):
+        if transport is None or transport.is_closing() or self._ended or (self._is_client and self._peer_ended):
             raise PeerUnavailable(f"the stream to {self._peer} has ended")
         if len(message) > LARGE_BYTES:
-            transport.writelines((length_prefix(message), message))
+            transport.write(length_prefix(message))
+            transport.write(message)
         else:
             transport.write(length_prefix(message) + message)
 
@@ -123,17 +130,30 @@ class TcpStream(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         """End the stream; see the port."""
-        if not self._ended and self._broken is None and self._transport is not None:
-            self._ended = True
-            self._discard()
-            self._transport.write(_END)
-            if self._is_client and self._peer_ended:
-                self._transport.close()
-            # A peer that does not end its side in time is dropped.
-            with contextlib.suppress(TimeoutError):
+        transport = self._transport
+        try:
+            if transport is not None and self._broken is None:
+                if not self._ended:
+                    self._ended = True
+                    self._discard()
+                    transport.write(_END)
+                    if self._is_client and self._peer_ended:
+                        transport.close()
+                await self._until_closed(transport)
+        finally:
+            self.abort()
+
+    async def _until_closed(self, transport: asyncio.Transport) -> None:
+        """Wait until the peer has ended its side, or receives nothing for ``CLOSE_SECONDS``."""
+        unsent = transport.get_write_buffer_size()
+        while not self._closed.is_set():
+            try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._closed.wait()
-        self.abort()
+            except TimeoutError:
+                before, unsent = unsent, transport.get_write_buffer_size()
+                if unsent >= before:
+                    return
 
     def abort(self) -> None:
         """Drop the stream at once; see the port."""
@@ -142,10 +162,17 @@ class TcpStream(asyncio.BufferedProtocol):
 
     # -- the connection -----------------------------------------------------------------------
 
-    def use(self, transport: Any, presented: Presented = NOTHING) -> None:
-        """Send over this transport from now on: the connection itself, or TLS on it."""
+    def set_transport(self, transport: Any, presented: Presented = NOTHING) -> None:
+        """Set what the stream sends over from now on: the connection, or TLS on it."""
+        if self._broken is not None:
+            return
         self._transport, self._presented = transport, presented
-        transport.set_write_buffer_limits(high=_MAX_UNSENT_BYTES, low=_FEW_UNSENT_BYTES)
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES, low=_LOW_WATER_BYTES)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKED_MS)
+        self._beat_at = self._loop.time() + BEAT_SECONDS
+        self._beat_timer = self._loop.call_at(self._beat_at, self._beat)
 
     def allow(self, max_message_bytes: int) -> None:
         """Set the limit of the messages that follow."""
@@ -153,13 +180,18 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection was made; at the client, the TLS handshake is over."""
-        self.use(transport)
+        self._connection = transport
         if not self._is_client:
-            host, port = transport.get_extra_info("peername")[:2]
+            name = transport.get_extra_info("peername")
+            if name is None:
+                self._break("broke: the peer has closed the connection")
+                return
+            host, port = name[:2]
             self._peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._beat_at = self._loop.time() + BEAT_SECONDS
-        self._beat_timer = self._loop.call_at(self._beat_at, self._beat)
-        self._on_made(self, cast(asyncio.Transport, transport))
+        if self._on_connected is None:
+            self.set_transport(transport)
+        else:
+            self._on_connected(self, cast(asyncio.Transport, transport))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the event loop puts the bytes that arrive next."""
@@ -173,54 +205,69 @@ class TcpStream(asyncio.BufferedProtocol):
         except ProtocolViolation as error:
             self._break(f"broke: {error.message}")
             return
+        pinged = False
         for frame in frames:
-            if isinstance(frame, Signal):
-                self._on_signal(frame)
-            elif not self._ended:
-                self._messages.append(frame)
-                self._unread_bytes += len(frame) + _MESSAGE_COST_BYTES
+            if frame is Signal.PING:
+                pinged = True
+            elif frame is not Signal.PONG and not self._take(frame):
+                return
+        if pinged and self._transport is not None and self._may_send.is_set():
+            # One answer for all of them, and none while the peer does not read: they must not fill the memory.
+            self._transport.write(_PONG)
         if self._messages:
             self._arrived.set()
             if self._reading and self._unread_bytes > MAX_UNREAD_BYTES:
                 self._set_reading(False)
 
+    def _take(self, frame: ReceivedMessage | Signal) -> bool:
+        """Take a message or the peer's END; ``False``: the stream is broken."""
+        if self._peer_ended:
+            self._break("broke: the peer has sent something after its end")
+            return False
+        if isinstance(frame, Signal):
+            self._take_end()
+        elif not self._ended:
+            self._messages.append(frame)
+            self._unread_bytes += len(frame) + _MESSAGE_COST_BYTES
+        return self._broken is None
+
+    def _take_end(self) -> None:
+        self._peer_ended = True
+        self._arrived.set()
+        transport = self._transport
+        if transport is None:
+            self._break("broke: the peer has ended it before it was established")
+            return
+        if self._is_client and not self._ended:
+            transport.write(_END)
+        if self._is_client or self._ended:
+            transport.close()
+
     def pause_writing(self) -> None:
-        """Too much is unsent."""
+        """The write buffer is above its high-water mark."""
         self._may_send.clear()
 
     def resume_writing(self) -> None:
-        """Little is unsent."""
+        """The write buffer is below its low-water mark."""
         self._may_send.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
         self._break(f"broke: {exc or 'the connection was closed'}")
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
         self._closed.set()
-
-    def _on_signal(self, signal: Signal) -> None:
-        transport = self._transport
-        if transport is None or self._broken is not None:
-            return
-        if signal is Signal.PING:
-            transport.write(_PONG)
-        elif signal is Signal.END:
-            self._peer_ended = True
-            self._arrived.set()
-            if self._is_client and not self._ended:
-                transport.write(_END)
-            if self._is_client or self._ended:
-                transport.close()
 
     def _break(self, how: str) -> None:
         """Close the connection at once. Calls that wait, and later ones, get an error."""
         if self._broken is None:
             self._broken = PeerUnavailable(f"the stream to {self._peer} {how}")
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
         if self._ended:
             self._discard()
-        if self._transport is not None:
-            self._transport.abort()
+        for transport in (self._transport, self._connection):
+            if transport is not None:
+                transport.abort()  # type: ignore[attr-defined]
         self._arrived.set()
         self._may_send.set()
 

@@ -81,12 +81,17 @@ class TcpTransport:
             )
         except ssl.SSLError as error:
             raise Unauthenticated(f"no connection to {address}: {error}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise PeerUnavailable(f"{address} refuses connections: {error}") from None
 
     async def listen(self, address: str, acceptor: Acceptor) -> TcpListener:
         """Serve an address; see the port."""
-        return await self.serve(bind(address), acceptor)
+        bound = bind(address)
+        try:
+            return await self.serve(bound, acceptor)
+        except BaseException:
+            bound.close()
+            raise
 
     async def serve(self, bound: Listening, acceptor: Acceptor) -> TcpListener:
         """Serve a listening socket, which belongs to the listener from now on."""

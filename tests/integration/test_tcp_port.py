@@ -1,11 +1,16 @@
 """A real TCP port: TLS, peers that do not speak its protocol, and peers that are silent."""
 
 import asyncio
+import gc
+import socket
+import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tallybook.core.access import Role
 from tallybook.core.certificate_names import CertificateName, NameKind
@@ -18,12 +23,14 @@ from tallybook.runtime.tcp import stream as stream_module
 from tallybook.runtime.tcp.framing import Signal, encode_signal
 from tallybook.runtime.tcp.listener import ACCEPTED, GREETING
 from tallybook.runtime.tcp.load import TcpLoad
+from tallybook.runtime.tcp.stream import TcpStream
 from tallybook.runtime.tcp.transport import TcpTransport
 from tallybook.runtime.transport import MessageStream
 
 from ..support.waiting import until
 from .grpc_port import NOT_GRPC
 
+LOOPS = {"asyncio": asyncio.DefaultEventLoopPolicy, "uvloop": uvloop.EventLoopPolicy}
 KIND = "echo"
 DEADLINE_SECONDS = 30
 
@@ -89,6 +96,17 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """Every test runs on both event loops."""
+    return request.param()
+
+
+def live_streams() -> int:
+    gc.collect()
+    return sum(isinstance(each, TcpStream) for each in gc.get_objects())
+
+
 @pytest.fixture
 def security(authority, tmp_path):
     """Certificates of one process, for both ends of a connection."""
@@ -129,6 +147,27 @@ async def test_a_server_of_another_authority_is_not_trusted(security, tmp_path):
             await TcpTransport((), security=certified(other, tmp_path / "stranger")).connect(
                 port.address, KIND, timeout_seconds=10
             )
+
+
+async def test_a_client_without_a_certificate_is_dropped(security):
+    context = ssl.create_default_context(cadata=security.identity.authorities.decode())
+    async with served(security) as port:
+        host, _, number = port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(number), ssl=context)
+        writer.write(frame(GREETING + KIND.encode()))
+        assert await closed(reader) == b""
+        assert port.load.drops["greeting"] == 1
+        writer.close()
+
+
+async def test_connections_that_do_not_finish_a_handshake_leave_nothing(security, monkeypatch):
+    monkeypatch.setattr(listener_module, "GREETING_SECONDS", 0.05)
+    async with served(security) as port:
+        silent = [await port.raw() for _ in range(20)]
+        for reader, writer in silent:
+            assert await closed(reader) == b""
+            writer.close()
+        await until(lambda: live_streams() == 0, "their streams are gone")
 
 
 # -- what is not the protocol -----------------------------------------------------------------
@@ -189,6 +228,39 @@ async def test_a_connection_that_closes_in_the_middle_of_a_message_breaks_the_st
         await until(lambda: port.streams)
         with pytest.raises(PeerUnavailable):
             await port.streams[0].send(await port.streams[0].receive() or b"")
+
+
+async def test_a_stream_that_goes_on_after_its_end_is_broken():
+    async with served() as port:
+        reader, writer = await port.greeted()
+        writer.write(encode_signal(Signal.END) + frame(b"more"))
+        await closed(reader)
+        with pytest.raises(PeerUnavailable):
+            await port.streams[0].send(b"")
+        writer.close()
+
+
+async def test_a_flood_of_pings_is_answered_once_in_a_while():
+    async with served() as port:
+        reader, writer = await port.greeted()
+        for _ in range(50):
+            writer.write(encode_signal(Signal.PING) * 50_000)
+            await writer.drain()
+        writer.write(encode_signal(Signal.END))
+        assert len(await closed(reader)) < 100_000
+        writer.close()
+
+
+async def test_connections_that_are_reset_at_once_are_no_errors():
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    async with served() as port:
+        host, _, number = port.address.rpartition(":")
+        for _ in range(20):
+            with socket.create_connection((host, int(number))) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await port.works()
+    assert errors == []
 
 
 # -- silence ----------------------------------------------------------------------------------

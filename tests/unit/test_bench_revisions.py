@@ -95,8 +95,8 @@ def test_the_sides_of_a_pair_take_turns_in_every_workload_with_their_own_code(mo
     trees = [Tree(name, tmp_path / "code" / name, tmp_path / name) for name in ("b", "a")]
     assert {tree.environment["PYTHONPATH"] for tree in trees} == {str(tree.root / ".ns") for tree in trees}
     rates = measure_pair(trees, Pace(settle_seconds=0.0))
-    names = [workload.name for workload in COMPARED]
-    turns = [(name, side) for name in names for side in "ba"]
+    names = [load.name for load in COMPARED]
+    turns = [(load.workload.name, side) for load in COMPARED for side in "ba"]
     assert Cluster.asked == [("start", "b"), ("start", "a"), *turns, ("stop", "a"), ("stop", "b")]
     assert [rates["b"][name] for name in names] == [3.0 + 2 * at for at in range(len(names))]
     assert [rates["a"][name] for name in names] == [4.0 + 2 * at for at in range(len(names))]

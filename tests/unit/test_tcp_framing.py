@@ -5,21 +5,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import ProtocolViolation
-from tallybook.runtime.tcp.framing import LARGE_BYTES, SCRATCH_BYTES, FrameReader, Signal, encode_signal, length_prefix
-
-LIMIT = 4 * LARGE_BYTES
-
-MESSAGES = st.one_of(
-    st.binary(max_size=40),
-    st.integers(LARGE_BYTES - 2, LARGE_BYTES + 2).map(lambda size: bytes([size % 251]) * size),
-    st.just(bytes(range(256)) * (LIMIT // 256)),
+from tallybook.runtime.tcp.framing import (
+    FIRST_BYTES,
+    LARGE_BYTES,
+    SCRATCH_BYTES,
+    FrameReader,
+    Signal,
+    encode_signal,
+    length_prefix,
 )
-FRAMES = st.lists(st.one_of(MESSAGES, st.sampled_from(Signal)), max_size=8)
-PIECES = st.lists(st.sampled_from((1, 3, 4, 5, 100, LARGE_BYTES, LARGE_BYTES + 4)), min_size=1, max_size=20)
+
+LIMIT = 2 * FIRST_BYTES + 5
+
+SIZES = st.one_of(
+    st.integers(0, 40),
+    st.integers(LARGE_BYTES - 2, LARGE_BYTES + 2),
+    st.sampled_from((FIRST_BYTES - 1, FIRST_BYTES, FIRST_BYTES + 1, LIMIT)),
+)
+FRAMES = st.lists(st.one_of(SIZES, st.sampled_from(Signal)), max_size=8)
+"""Signals, and the sizes of messages."""
+PIECES = st.lists(st.sampled_from((3, 4, 5, 100, LARGE_BYTES, LARGE_BYTES + 4, FIRST_BYTES)), min_size=1, max_size=20)
+
+
+def expected(frames) -> list[object]:
+    return [each if isinstance(each, Signal) else bytes([each % 251]) * each for each in frames]
 
 
 def encoded(frames) -> bytes:
-    return b"".join(encode_signal(each) if isinstance(each, Signal) else length_prefix(each) + each for each in frames)
+    return b"".join(
+        encode_signal(each) if isinstance(each, Signal) else length_prefix(each) + each for each in expected(frames)
+    )
 
 
 def fed(reader: FrameReader, data: bytes, pieces) -> list[object]:
@@ -37,7 +52,7 @@ def fed(reader: FrameReader, data: bytes, pieces) -> list[object]:
 @given(FRAMES, PIECES)
 def test_frames_come_out_as_they_went_in_however_they_are_cut(frames, pieces):
     reader = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), LIMIT)
-    assert fed(reader, encoded(frames), pieces) == frames
+    assert fed(reader, encoded(frames), pieces) == expected(frames)
 
 
 @given(FRAMES, FRAMES, PIECES)
@@ -50,11 +65,17 @@ def test_readers_that_share_a_scratch_buffer_do_not_mix_their_bytes(ours, theirs
         found_ours += fed(one, ours_left[:size], [size])
         found_theirs += fed(other, theirs_left[:size], [size])
         ours_left, theirs_left = ours_left[size:], theirs_left[size:]
-    assert found_ours + fed(one, ours_left, pieces) == ours
-    assert found_theirs + fed(other, theirs_left, pieces) == theirs
+    assert found_ours + fed(one, ours_left, pieces) == expected(ours)
+    assert found_theirs + fed(other, theirs_left, pieces) == expected(theirs)
 
 
 def test_a_message_above_the_limit_is_refused_by_its_length_alone():
     reader = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), LIMIT)
     with pytest.raises(ProtocolViolation, match=str(LIMIT + 1)):
         fed(reader, (LIMIT + 1).to_bytes(4, "little"), [4])
+
+
+def test_a_large_message_takes_no_memory_before_it_arrives():
+    reader = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), LIMIT)
+    assert fed(reader, LIMIT.to_bytes(4, "little"), [4]) == []
+    assert len(reader.space()) <= FIRST_BYTES

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from tallybook.client.connection.connection import open_bookie
-from tallybook.client.connection.tcp_routes import AVOID_SECONDS, TcpRoutes
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, AddNotSent, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
@@ -186,61 +185,6 @@ async def test_an_address_without_a_server_is_unavailable(bookie):
             bookie.net.transport("client"), "bookie:2", bookie_id="b1", expected=None, settings=bookie.settings,
             tasks=bookie.tasks, load=ClientLoad(RealClock()),
         )  # fmt: skip
-
-
-# -- the TCP port -----------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def bookie_with_tcp_port(world):
-    """A bookie whose welcomes announce a TCP port, and what is needed to use it."""
-    async with scripted_bookie(world) as parts:
-        bookie = parts["bookie"]
-        for lane in Lane:
-            bookie.welcomes[lane] = WELCOME._replace(tcp_port=TCP_PORT)
-        over_tcp: list[Lane] = []
-
-        async def accept(lane, stream) -> None:
-            over_tcp.append(lane)
-            await bookie.accept(lane, stream)
-
-        routes = TcpRoutes(bookie.net.transport("client"), world.clock)
-        yield parts | {"routes": routes, "over_tcp": over_tcp, "accept": accept}
-
-
-TCP_PORT = 77
-with_tcp_port = partial(on_stage, bookie_with_tcp_port)
-
-
-@with_tcp_port()
-async def test_adds_and_reads_use_the_tcp_port_that_the_welcome_announces(bookie, routes, over_tcp, accept):
-    listener = await bookie.net.transport("bookie").listen(f"bookie:{TCP_PORT}", accept)
-    connection = await bookie.open(tcp=routes)
-    assert sorted(over_tcp) == [Lane.ADD, Lane.READ]
-    answers = Answers()
-    connection.add(batch(0), b"", answers)
-    assert await bookie.sent() == 1
-    await bookie.ack(1, AddAnswer(1, 0, 1))
-    await bookie.settle()
-    assert answers == [AddAnswer(1, 0, 1)]
-    await connection.close()
-    await listener.close(0)
-
-
-@with_tcp_port()
-async def test_a_tcp_port_that_is_not_reached_is_avoided_for_a_while(bookie, routes, over_tcp, accept):
-    connection = await bookie.open(tcp=routes)
-    assert len(bookie.hellos) == 3, "everything uses gRPC"
-    await connection.close()
-    listener = await bookie.net.transport("bookie").listen(f"bookie:{TCP_PORT}", accept)
-    connection = await bookie.open(tcp=routes)
-    assert not over_tcp
-    await connection.close()
-    await bookie.world.clock.sleep(AVOID_SECONDS)
-    connection = await bookie.open(tcp=routes)
-    assert sorted(over_tcp) == [Lane.ADD, Lane.READ]
-    await connection.close()
-    await listener.close(0)
 
 
 # -- adds -------------------------------------------------------------------------------------

@@ -159,11 +159,16 @@ def test_a_hello_arrives_as_it_was_sent(hello):
         u32,
         max_batch_bytes=st.integers(1, MAX_BATCH_BYTES),
         max_attached=st.integers(0, MAX_ATTACHED_LEDGERS),
-        tcp_port=u32,
+        tcp_port=st.integers(0, 65_535),
     )
 )
 def test_a_welcome_arrives_as_it_was_sent(welcome):
     assert wire.decode_welcome(wire.encode_welcome(welcome)) == welcome
+
+
+def test_a_port_that_cannot_be_is_none():
+    said = pb.Reply(welcome=pb.Welcome(bookie_id="b1", protocol_version=1, tcp_port=65_536)).SerializeToString()
+    assert wire.decode_welcome(said).tcp_port == 0
 
 
 def test_a_bookie_that_does_not_say_what_it_takes_is_believed_to_take_any_batch():
