@@ -37,7 +37,7 @@ class Signal(IntEnum):
     PONG = 0xFFFF_FFFD
 
 
-Frame: TypeAlias = ReceivedMessage | Signal
+TcpFrame: TypeAlias = ReceivedMessage | Signal
 
 
 def length_prefix(message: bytes) -> bytes:
@@ -93,7 +93,7 @@ class FrameReader:
             self._scratch[:size] = self._rest
         return self._scratch[size:]
 
-    def filled(self, size: int) -> list[Frame]:
+    def filled(self, size: int) -> list[TcpFrame]:
         """The frames that are complete now that ``size`` more bytes have arrived.
 
         Raises:
@@ -108,9 +108,9 @@ class FrameReader:
         self._large = None
         return [large]
 
-    def _cut(self, end: int) -> list[Frame]:
+    def _cut(self, end: int) -> list[TcpFrame]:
         """Cut the first ``end`` bytes of the scratch buffer into frames, and keep the rest."""
-        scratch, frames, at = self._scratch, list[Frame](), 0
+        scratch, frames, at = self._scratch, list[TcpFrame](), 0
         self._rest = b""
         while end - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(scratch, at)

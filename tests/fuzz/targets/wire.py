@@ -24,6 +24,7 @@ from tallybook.core.answers import (
 from tallybook.core.batch import EntrySlice, encode_batch
 from tallybook.core.error_codes import error_class
 from tallybook.core.errors import Busy, InvariantViolation, ProtocolViolation, StreamOwned, TallybookError
+from tallybook.runtime.tcp.framing import SCRATCH_BYTES, FrameReader, Signal, TcpFrame, encode_signal, length_prefix
 from tallybook.wire import messages
 from tallybook.wire.batches import frame_batch, frame_batches, split_batches
 from tallybook.wire.inspection import (
@@ -232,3 +233,30 @@ def reply(data: bytes) -> None:
             same(_plain(found), _plain(again), "a reply")
         else:
             same(type(found.outcome).__name__, type(again.outcome).__name__, "an error")
+
+
+def some_frames() -> Iterator[bytes]:
+    """Messages, signals, and the beginning of a message."""
+    yield length_prefix(BATCH) + BATCH + encode_signal(Signal.PING) + length_prefix(b"") + encode_signal(Signal.END)
+    yield length_prefix(bytes(20_000)) + bytes(100)
+
+
+@TARGET.decoder("runtime/tcp/framing.py:FrameReader._cut", seeds=some_frames)
+def tcp_frames(data: bytes) -> None:
+    """Frames on a TCP connection, in one piece and in small ones."""
+    whole = attempt(ProtocolViolation, _frames, data, len(data))
+    pieces = attempt(ProtocolViolation, _frames, data, 5)
+    same(whole is REFUSED, pieces is REFUSED, "whether frames are refused")
+    if not (whole is REFUSED or pieces is REFUSED):
+        same(whole, pieces, "frames")
+
+
+def _frames(data: bytes, piece_bytes: int) -> list[TcpFrame]:
+    reader, found, at = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), 1 << 20), list[TcpFrame](), 0
+    while at < len(data):
+        space = reader.space()
+        size = min(len(space), piece_bytes, len(data) - at)
+        space[:size] = data[at : at + size]
+        found += reader.filled(size)
+        at += size
+    return found
