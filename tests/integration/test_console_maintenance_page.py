@@ -147,7 +147,9 @@ def _watch(page, ledgers: list[int]) -> None:
     mended = rows(page, "Ledgers in repair").first
     assert int(mended.get_by_role("link").text_content()) in ledgers
     assert mended.locator("td").nth(1).text_content() in {"0 of 1", "1 of 1"}
-    page.wait_for_function("([bar, before]) => bar.value > before", arg=[whole.element_handle(), value])
+    # A repair that has ended meanwhile has taken the bar away.
+    moved = "([bar, before]) => !bar.isConnected || bar.value > before"
+    page.wait_for_function(moved, arg=[whole.element_handle(), value])
     page.get_by_text("Nothing to repair.").wait_for()
     page.locator(
         "dd", has_text=re.compile(r"^3 ledgers checked, [\d.]+ MiB copied .* 3 ensemble positions given")
