@@ -59,11 +59,11 @@ def bind(listen: str, max_waiting: int = MAX_WAITING) -> Listening:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidConfig(f"{listen!r} is not of the form HOST:PORT")
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise InvalidConfig(f"cannot listen on {listen}: {error.strerror}") from None
+    # A name with both kinds of address, such as localhost, gets the one of IPv4, at which it was always served.
+    family, kind, protocol, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -72,7 +72,7 @@ class TcpRoutes:
             # Also if another bookie answers, as it may behind a host that forwards ports.
             self._avoid(target, str(error) or "timeout")
         except BaseException:
-            self._avoid(target, "the connect timeout passed")
+            self._avoid(target, "the attempt was cancelled, as by the connect timeout")
             if stream is not None:
                 stream.abort()
             raise
