@@ -101,9 +101,7 @@ class AddResult:
             "errors": self.errors,
             "entries_per_s": round(rate, 1),
             "mb_per_s": round(rate * self.entry_bytes / 1e6, 3),
-            "p50_ms": round(self.latencies.p50_ms, 3),
-            "p99_ms": round(self.latencies.p99_ms, 3),
-            "p999_ms": round(self.latencies.p999_ms, 3),
+            **self.latencies.as_record(),
         }
 
 
