@@ -22,7 +22,7 @@ from .compare.history import FILE_NAME, ComparisonResults
 from .compare.peer import KINDS
 from .compare.peers import PAGE_NAME, PeersComparison, load_peers, parse_peers, render_peers
 from .compare.plot import draw
-from .compare.report import PLOT_NAME, number, render
+from .compare.report import MIN_ROUNDS, PLOT_NAME, number, render, run_facts
 from .compare.workloads import QUICK, WORKLOADS, Pace, chosen
 from .equipment.machine import facts, peer_facts
 from .equipment.programs import ProgramFailed
@@ -31,8 +31,6 @@ from .gates import BOOKKEEPER, judge
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
 DOCS: Final = ROOT / "docs" / "project"
-MIN_ROUNDS: Final = 3
-"""A report with fewer rounds does not go to docs/."""
 
 
 def main(
@@ -51,7 +49,7 @@ def main(
 ) -> None:
     """Run Apache BookKeeper and Tallybook in turns, and write results and a report.
 
-    Results and report are in bench/results/<date>; a complete comparison of three rounds or more also becomes
+    Results and report are in bench/results/<date>; a complete comparison of five rounds or more also becomes
     docs/project/benchmarks.md. The exit code is 0 if all measured gates are met.
 
     With --peers, no gates are judged, and the page is docs/project/benchmarks-peers.md, if all peers are named.
@@ -72,12 +70,11 @@ def main(
     complete = not wanted and not quick and rounds >= MIN_ROUNDS
     comparison: Comparison | PeersComparison
     if names == [BOOKKEEPER]:
-        results = ComparisonResults.begin(target, facts(directory))
+        results = ComparisonResults.begin(target, {**facts(directory), **run_facts(rounds, pace)})
         comparison = Comparison(directory.resolve(), results, pace, workloads, port)
         finish = partial(_finish, results)
     else:
-        run_facts = {"rounds": str(rounds), "seconds of a load": f"{pace.seconds:g}"}
-        machine = {**facts(directory), **peer_facts(), **run_facts}
+        machine = {**facts(directory), **peer_facts(), **run_facts(rounds, pace)}
         by_peer = {name: ComparisonResults.begin(target / name, machine) for name in names}
         comparison = PeersComparison(directory.resolve(), by_peer, pace, workloads, port)
         finish = partial(_finish_peers, target, by_peer)

@@ -91,7 +91,6 @@ class Tallybook:
 
     def add_command(self, workload: BenchWorkload, pace: Pace, rate: float, warm_up_seconds: float) -> list[str]:
         """The command of a load of adds, for callers that start it themselves."""
-        copies = min(3, self._bookies)
         options: dict[str, float] = {
             "--entry-bytes": workload.entry_bytes,
             "--ledgers": workload.ledgers,
@@ -99,9 +98,9 @@ class Tallybook:
             "--seconds": pace.seconds,
             "--rate": rate,
             "--warm-up-seconds": warm_up_seconds,
-            "--ensemble": copies,
-            "--write-quorum": copies,
-            "--ack-quorum": copies // 2 + 1,
+            "--ensemble": self._copies,
+            "--write-quorum": self._copies,
+            "--ack-quorum": self._copies // 2 + 1,
         }
         return self._bench("write", options)
 
@@ -120,6 +119,11 @@ class Tallybook:
             for name, value in shown.items():
                 found[name] = found.get(name, 0.0) + value
         return found
+
+    @property
+    def _copies(self) -> int:
+        """Copies of each entry."""
+        return min(3, self._bookies)
 
     @property
     def metadata(self) -> str:
@@ -146,15 +150,21 @@ class Tallybook:
         return two_passes([found["cold"], found["warm"]])
 
     def _written(self, workload: BenchWorkload, pace: Pace) -> Figures:
-        """Adds without a warm-up, and the bytes written to the disk after all data are flushed."""
+        """Adds without a warm-up, and the bytes written to the disk until all data are flushed."""
         # The first pass over the journal writes it twice, once as zeros; this is not to be measured.
         self._adds(workload, pace, 0.0, pace.warm_up_seconds)
         time.sleep(pace.flush_seconds)
         written, accepted = written_bytes(self._pids.values()), self.metrics()[ACCEPTED_METRIC]
         figures = self._adds(workload, pace, 0.0, 0.0)
+        under_load = written_bytes(self._pids.values()) - written
         time.sleep(pace.flush_seconds)
         written, accepted = written_bytes(self._pids.values()) - written, self.metrics()[ACCEPTED_METRIC] - accepted
-        return {**figures, "written_per_byte": round(written / accepted, 3)}
+        seconds = accepted / self._copies / 1e6 / figures["mb_per_s"]
+        return {
+            **figures,
+            "device_mb_per_s": round(under_load / seconds / 1e6, 1),
+            "written_per_byte": round(written / accepted, 3),
+        }
 
     def _change(self, workload: BenchWorkload, pace: Pace) -> Figures:
         pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]

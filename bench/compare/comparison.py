@@ -25,7 +25,7 @@ from .cluster import Tallybook
 from .history import ComparisonResults
 from .peer import KINDS, ScriptedPeer
 from .system import System
-from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, BenchWorkload, Pace, WorkloadKind
+from .workloads import FAILURES, GROUPS, PEAK, BenchWorkload, Pace, WorkloadKind
 
 SMALLEST_COMMIT_BYTES: Final = 64 * KIB
 """The gate on the journal covers commits of at least this size."""
@@ -102,36 +102,37 @@ class Comparison:
                     self._measure(number, system, workload)
 
     def _measure(self, number: int, system: System, workload: BenchWorkload) -> None:
-        rate = 0.0
-        if workload.half_of:
-            rate = self._half_of_the_peak(number, workload.half_of)
+        rate = self._peak_of_the_peer(number) * workload.share if workload.share else 0.0
         # Flush the page cache now, so that it is not written during the next load.
         os.sync()
         time.sleep(self._pace.settle_seconds)
         try:
             figures = system.measure(workload, self._pace, rate)
+            if workload.kind is WorkloadKind.WRITTEN:
+                figures["raw_mb_per_s"] = self._raw_mb_per_s(MAX_COMMIT_BYTES)
+                figures["device_share"] = figures["device_mb_per_s"] / figures["raw_mb_per_s"]
         except ProgramFailed as failure:
             self._say(number, f"{system.name}, {workload.title}: {failure}")
             return
         self._keep(number, system.name, workload, {**figures, "rate": rate} if rate else figures)
 
-    def _half_of_the_peak(self, number: int, workload: str) -> float:
-        """Half of the peer's peak rate in this round; measures it if needed."""
-        peak = self._results.figure(number, self._peer.name, workload, "entries_per_s")
+    def _peak_of_the_peer(self, number: int) -> float:
+        """The peer's peak rate in this round; measures it if needed."""
+        peak = self._results.figure(number, self._peer.name, PEAK.name, "entries_per_s")
         if peak is None:
-            self._measure(number, self._peer, WORKLOADS[workload])
-            peak = self._results.figure(number, self._peer.name, workload, "entries_per_s")
+            self._measure(number, self._peer, PEAK)
+            peak = self._results.figure(number, self._peer.name, PEAK.name, "entries_per_s")
         if not peak:
             raise ProgramFailed("the peer's peak rate is not known")
-        return peak / 2
+        return peak
 
     # -- Tallybook alone ----------------------------------------------------------------
 
     def _journal(self, number: int, workload: BenchWorkload) -> None:
-        """One bookie under adds, and the raw device before and after, with writes of the same size as its commits."""
+        """One bookie under adds, and then the raw device, with writes of the same size as its commits."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=1)
         self._say(number, f"starting one bookie of {cluster.name}")
-        with running(cluster), RawDevice(cluster.directory / "raw") as raw:
+        with running(cluster):
             os.sync()
             time.sleep(self._pace.settle_seconds)
             figures = cluster.measure(workload, self._pace, 0.0)
@@ -139,9 +140,14 @@ class Comparison:
             if commit_bytes >= SMALLEST_COMMIT_BYTES:
                 size = min(MAX_COMMIT_BYTES, round(commit_bytes / BLOCK_BYTES) * BLOCK_BYTES)
                 time.sleep(self._pace.flush_seconds)
-                figures["raw_mb_per_s"] = raw.bytes_per_second(size, RAW_SECONDS) / 1e6
+                figures["raw_mb_per_s"] = self._raw_mb_per_s(size)
                 figures["journal_to_raw"] = figures["journal_mb_per_s"] / figures["raw_mb_per_s"]
             self._keep(number, cluster.name, workload, figures)
+
+    def _raw_mb_per_s(self, write_bytes: int) -> float:
+        """Rate of durable writes to the device of the running cluster, while it is idle."""
+        with RawDevice(self._directory / TALLYBOOK / "raw") as raw:
+            return raw.bytes_per_second(write_bytes, RAW_SECONDS) / 1e6
 
     def _failure(self, number: int, workload: BenchWorkload) -> None:
         """A failure workload, on a cluster of its own: what a dead bookie or writer left must not affect others."""

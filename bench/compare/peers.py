@@ -21,7 +21,7 @@ from .comparison import Comparison
 from .gates import GATES
 from .history import FILE_NAME, ComparisonResults
 from .peer import KINDS
-from .report import number, table, workload_table
+from .report import number, short_note, table, workload_table
 from .workloads import GROUPS, WORKLOADS, BenchWorkload, Pace, WorkloadKind
 
 PAGE_NAME: Final = "benchmarks-peers.md"
@@ -32,10 +32,6 @@ COMPARED: Final = tuple(
     for workload in group
     if workload.kind is WorkloadKind.ADDS and workload.name != "adds-4KiB"
 )
-
-MIN_ROUNDS: Final = 3
-
-SHORT: Final = "**A short run: its figures only show that everything runs.**\n"
 
 _INTRODUCTION: Final = """\
 # Benchmarks beside other systems
@@ -59,8 +55,8 @@ _HOW: Final = """\
 - In a round, Tallybook alternates with each peer, workload by workload. Only one system is under load at a time, after
   the other has become idle. Both start empty and are warmed up for each group of workloads.
 - Each load begins with a warm-up that is not counted. The latency of an entry is the time from its append to its
-  confirmation; in *half of the peer's peak rate*, an open loop, from its *planned* append. That rate is half of what
-  the peer reached in the same round, so it differs from peer to peer, and Tallybook gets the same.
+  confirmation; in *25, 50 and 75 % of the peer's peak rate*, open loops, from its *planned* append. The peak is what
+  the peer reached in the same round, so the rates differ from peer to peer, and Tallybook gets the same.
 - A ratio comes from one round; the table has the median of the rounds. Runs with an error do not count.
 - Redis has default settings but for those above: commands run on one thread, and the append-only file is rewritten in
   the background when it has doubled.
@@ -69,14 +65,14 @@ _HOW: Final = """\
 _REPEAT: Final = """\
 ## Repeat it
 
-    make bench-peers                                                   # three rounds, about an hour
+    make bench-peers                                                   # five rounds, about two hours
     make bench-peers BENCH_ARGS=--quick                                # a smoke test of some minutes
     .venv/bin/python -m tallybook.bench --peers nats --only adds-1KiB  # one peer, some workloads
     bench/peers/nats/peer                                              # NATS by itself; likewise redis
 
 NATS and the load program are compiled in the first run, which needs Go 1.26; versions are those of
 `bench/peers/load/go.mod`. Redis is the installed `redis-server` (Debian: package `redis-server`). BookKeeper needs a
-JDK 17 and Maven. Results are under `bench/results/`; a run of all peers and workloads with at least three rounds
+JDK 17 and Maven. Results are under `bench/results/`; a run of all peers and workloads with at least five rounds
 writes this page.
 """
 
@@ -146,7 +142,6 @@ def load_peers(target: Path) -> dict[str, ComparisonResults]:
 def render_peers(results: Mapping[str, ComparisonResults]) -> str:
     """The whole page. The figures of a short run are marked."""
     facts = next(iter(results.values())).facts
-    short = int(facts["rounds"]) < MIN_ROUNDS or float(facts["seconds of a load"]) < Pace().seconds
     tables = [
         workload_table(workload, found.measurements).replace("### ", f"### {KINDS[peer].title}: ", 1)
         for peer, found in results.items()
@@ -154,7 +149,7 @@ def render_peers(results: Mapping[str, ComparisonResults]) -> str:
     ]
     parts = [
         _INTRODUCTION,
-        *([SHORT] if short else []),
+        *short_note(facts),
         table(("machine", ""), list(facts.items())),
         "## What a confirmation means\n",
         "\n".join(fill(f"- {KINDS[peer].guarantee}", 120, subsequent_indent="  ") for peer in results) + "\n",

@@ -25,17 +25,21 @@ RATES: Final = {
     "adds-64KiB": "adds\n64 KiB",
     "reads": "reads\n1 KiB",
 }
-LATENCIES: Final = {"alone": "one at\na time", "half": "half of the\npeer's peak"}
+LATENCIES: Final = {
+    "alone": "one at\na time",
+    **{f"open-{percent}": f"{percent} % of\nthe peak" for percent in (25, 50, 75)},
+}
 
 
-def compared(names: Collection[str], measurements: Sequence[Measurement]) -> list[Gate]:
-    """The gates on these workloads that compare both systems and have figures."""
-    return [gate for gate in GATES if gate.ratio and gate.workload in names and judge(gate, measurements).pairs]
+def compared(names: Collection[str], measurements: Sequence[Measurement], *, rates: bool) -> list[Gate]:
+    """The gates on these workloads that compare rates or latencies of both systems, and have figures."""
+    chosen = [gate for gate in GATES if gate.ratio and gate.workload in names and gate.at_least is rates]
+    return [gate for gate in chosen if judge(gate, measurements).pairs]
 
 
 def draw(measurements: Sequence[Measurement], path: Path) -> bool:
     """Plot the results of both systems to ``path``; ``False``: there are none, or matplotlib is missing."""
-    rates, latencies = compared(RATES, measurements), compared(LATENCIES, measurements)
+    rates, latencies = (compared(names, measurements, rates=names is RATES) for names in (RATES, LATENCIES))
     try:
         import matplotlib as mpl  # noqa: PLC0415
 
@@ -45,7 +49,7 @@ def draw(measurements: Sequence[Measurement], path: Path) -> bool:
         return False
     if not rates and not latencies:
         return False
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(6, 4))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4), width_ratios=(6, 8))
     _ratios(left, rates, measurements)
     _latencies(right, latencies, measurements)
     figure.tight_layout()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tallybook.cli.measure.latency import median
 
-from ..gates import TALLYBOOK, Figures, GateVerdict, Measurement, judge
+from ..gates import TALLYBOOK, GateVerdict, Measurement, judge
 from .gates import FAILURE_GATES, GATES, title
 from .peer import KINDS
-from .workloads import FAILURES, GROUPS, BenchWorkload
+from .workloads import FAILURES, GROUPS, BenchWorkload, Pace
 
 PLOT_NAME: Final = "benchmarks.png"
 
@@ -21,8 +21,10 @@ COLUMNS: Final = {
     "entries_per_s": "entries/s",
     "mb_per_s": "MB/s",
     "p50_ms": "p50 ms",
+    "p90_ms": "p90 ms",
     "p99_ms": "p99 ms",
     "p999_ms": "p99.9 ms",
+    "max_ms": "max ms",
     "errors": "errors",
     "rate": "planned/s",
     "seq_entries_per_s": "in order, entries/s",
@@ -32,6 +34,7 @@ COLUMNS: Final = {
     "random_p99_ms": "p99 ms",
     "mean_commit_bytes": "mean commit",
     "journal_mb_per_s": "journal MB/s",
+    "device_mb_per_s": "written MB/s",
     "raw_mb_per_s": "raw MB/s",
     "written_per_byte": "written per byte",
     "peak_memory_mib": "peak MiB",
@@ -45,6 +48,11 @@ COLUMNS: Final = {
     "beyond_tail_ms": "the rest ms",
 }
 """The figures in tables, in order, with their titles."""
+
+MIN_ROUNDS: Final = 5
+"""A run with fewer rounds is marked as short on its page."""
+
+SHORT: Final = "**A short run: its figures only show that everything runs.**\n"
 
 UNDERSTAND: Final = f"{os.pardir}/understand"
 """The folder of the pages that explain the figures, as a link from docs/project/."""
@@ -69,15 +77,22 @@ _HOW: Final = """\
   under load at a time, after the other has become idle. For each group of workloads, both start empty and are warmed
   up.
 - Each load begins with a warm-up that is not counted: five seconds for Tallybook, eight for BookKeeper. The latency of
-  an entry is the time from its append to its confirmation; in an open loop, from its *planned* append. Every entry
-  counts. A run with an error does not.
+  an entry is the time from its append to its confirmation; in an open loop, from its *planned* append, so a stall
+  counts for every entry that should have been sent meanwhile. All planned entries are sent. The load programs keep
+  every latency in nanoseconds, and percentiles are exact: a histogram would round them. A run with an error does not
+  count.
+- *25, 50 and 75 % of the peer's peak rate* are open loops, at these shares of what BookKeeper reached in the same round
+  with 1 KiB entries and 5,000 unconfirmed.
 - Reads: a ledger is written, closed, and left alone until it is flushed. Then it is read twice, and the second pass is
   compared. BookKeeper reads with `batchRead`, its fastest way.
-- Each ratio comes from one round, from figures that are minutes apart; a gate checks the median of the ratios.
+- Each ratio comes from one round, from figures that are minutes apart; a gate checks the median of the ratios. The
+  spread is the highest less the lowest value, as a share of the median.
 - *Journal, of the raw device*: bytes per second that the journal of one loaded bookie wrote while its device was busy,
   compared with plain `O_DIRECT|O_DSYNC` writes of the same size directly afterwards.
 - *Bytes written*: the kernel's count for the bookies (`/proc/PID/io`), from the first entry until after the flush,
-  divided by the payload bytes that each of them accepted. *Memory*: the peak of a bookie (`VmHWM`), less the sum of
+  divided by the payload bytes that each of them accepted. *Written by the bookies, of the raw device*: the same count
+  of all bookies per second of the load, until its last confirmation, relative to plain writes of 1 MiB afterwards.
+  *Memory*: the peak of a bookie (`VmHWM`), less the sum of
   its caches.
 """
 
@@ -99,7 +114,7 @@ Tallybook only. A gate checks the worst round.
 _REPEAT: Final = """\
 ## Repeat it
 
-    make bench                                      # three rounds, about 45 minutes; writes this page
+    make bench                                      # five rounds, about 90 minutes, and the other pages but peers
     make bench BENCH_ARGS=--quick                   # a smoke test of some minutes; its figures mean nothing
     make bench BENCH_ARGS='--only adds-1KiB,alone'  # some workloads
     make bench BENCH_ARGS='--only change,recovery'  # failures of a bookie or a writer; needs no BookKeeper
@@ -119,7 +134,7 @@ keeps its results under `bench/results/`. After a `kill -9`, the next run ends B
 def render(facts: dict[str, str], measurements: Sequence[Measurement], *, plot: bool) -> str:
     """The whole page."""
     verdicts = [judge(gate, measurements) for gate in GATES]
-    parts = [_INTRODUCTION, _machine(facts), _gates(verdicts)]
+    parts = [_INTRODUCTION, *short_note(facts), table(("machine", ""), list(facts.items())), _gates(verdicts)]
     if plot:
         parts.append(f"![Entries a second and latency of both systems]({PLOT_NAME})\n")
     tables = [workload_table(workload, measurements) for group in GROUPS for workload in group]
@@ -127,8 +142,15 @@ def render(facts: dict[str, str], measurements: Sequence[Measurement], *, plot: 
     return "\n".join(parts)
 
 
-def _machine(facts: dict[str, str]) -> str:
-    return table(("machine", ""), list(facts.items()))
+def run_facts(rounds: int, pace: Pace) -> dict[str, str]:
+    """The length of a run, for ``short_note``."""
+    return {"rounds": str(rounds), "seconds of a load": f"{pace.seconds:g}"}
+
+
+def short_note(facts: Mapping[str, str]) -> list[str]:
+    """A note on the page of a run that is too short for conclusions; else nothing."""
+    short = int(facts["rounds"]) < MIN_ROUNDS or float(facts["seconds of a load"]) < Pace().seconds
+    return [SHORT] if short else []
 
 
 def _gates(verdicts: Sequence[GateVerdict]) -> str:
@@ -142,12 +164,13 @@ def _verdicts(verdicts: Sequence[GateVerdict], looked_at: str) -> str:
             title(verdict.gate),
             verdict.gate.wanted,
             "not measured" if verdict.value is None else f"**{number(verdict.value)}{_unit(verdict)}**",
+            _spread([pair.value for pair in verdict.pairs]),
             "yes" if verdict.met else "**no**",
             ", ".join(number(pair.value) for pair in verdict.pairs),
         )
         for verdict in verdicts
     ]
-    return table(("gate", "wanted", looked_at, "met", "rounds"), rows)
+    return table(("gate", "wanted", looked_at, "spread", "met", "rounds"), rows)
 
 
 def _failures(measurements: Sequence[Measurement]) -> list[str]:
@@ -164,7 +187,7 @@ def _unit(verdict: GateVerdict) -> str:
 
 
 def workload_table(workload: BenchWorkload, measurements: Sequence[Measurement]) -> str:
-    """The figures of every round, and medians of rounds without errors; empty if there are none."""
+    """The figures of every round, with median and spread of rounds without errors; empty if there are none."""
     found = [measurement for measurement in measurements if measurement.workload == workload.name]
     if not found:
         return ""
@@ -181,14 +204,18 @@ def workload_table(workload: BenchWorkload, measurements: Sequence[Measurement])
         own = [measurement.figures for measurement in found if measurement.system == system]
         sound = [figures for figures in own if not figures.get("errors")]
         if len(own) > 1 and sound:
-            rows.append(("median", _NAMES[system], *(_cell(_median(sound, name)) for name in columns)))
+            values = [[figures[name] for figures in sound if name in figures] for name in columns]
+            rows.append(("median", _NAMES[system], *(_cell(median(each)) if each else "" for each in values)))
+            rows.append(("spread", _NAMES[system], *map(_spread, values)))
     rendered = table(("round", "system", *(COLUMNS[name] for name in columns)), rows)
     return f"### {workload.title[0].upper()}{workload.title[1:]}\n\n{rendered}"
 
 
-def _median(figures: Sequence[Figures], name: str) -> float | None:
-    values = [figure[name] for figure in figures if name in figure]
-    return median(values) if values else None
+def _spread(values: Sequence[float]) -> str:
+    """Highest less lowest of ``values``, relative to the median; empty if that says nothing."""
+    if len(values) < 2 or not median(values):
+        return ""
+    return f"{(max(values) - min(values)) / abs(median(values)):.0%}"
 
 
 def _cell(value: float | None) -> str:

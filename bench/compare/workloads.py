@@ -35,7 +35,7 @@ class BenchWorkload:
 
     Args:
         title: title in tables.
-        half_of: run as an open loop at half of the peer's rate in this workload of the same round.
+        share: an open loop at this share of the peer's rate with ``PEAK`` in the same round; 0: a closed loop.
         entries: entries of the ledger, for workloads that read one.
         again: repeat the second pass over that ledger for as long as other loads are measured.
         bookies: number of Tallybook bookies.
@@ -50,7 +50,7 @@ class BenchWorkload:
     entry_bytes: int
     ledgers: int = 4
     window: int = 0
-    half_of: str = ""
+    share: float = 0.0
     entries: int = 0
     again: bool = False
     bookies: int = 3
@@ -95,20 +95,19 @@ PEAK: Final = BenchWorkload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", Wor
 ORDINARY_RATE: Final = 12_000.0
 """Entries per second of an open loop well below the peak, with the entries and ledgers of ``PEAK``."""
 
+
+def _open_loop(share: float) -> BenchWorkload:
+    title = f"1 KiB entries, {share:.0%} of the peer's peak rate"
+    return BenchWorkload(f"open-{share * 100:.0f}", title, WorkloadKind.ADDS, 1024, window=PEAK.window, share=share)
+
+
 GROUPS: Final[tuple[tuple[BenchWorkload, ...], ...]] = (
     (
         BenchWorkload("adds-100B", "100 B entries, 5,000 unconfirmed", WorkloadKind.ADDS, 100, window=5000),
         PEAK,
         BenchWorkload("adds-1KiB-w1000", "1 KiB entries, 1,000 unconfirmed", WorkloadKind.ADDS, 1024, window=1000),
         BenchWorkload("alone", "1 KiB entries, one at a time", WorkloadKind.ADDS, 1024, ledgers=1, window=1),
-        BenchWorkload(
-            "half",
-            "1 KiB entries, half of the peer's peak rate",
-            WorkloadKind.ADDS,
-            1024,
-            window=5000,
-            half_of=PEAK.name,
-        ),
+        *map(_open_loop, (0.25, 0.5, 0.75)),
     ),
     (
         BenchWorkload("adds-4KiB", "4 KiB entries, 2,000 unconfirmed", WorkloadKind.ADDS, 4096, window=2000),

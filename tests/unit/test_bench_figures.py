@@ -4,7 +4,8 @@ import pytest
 
 from tallybook.bench.compare.cluster import journal_figures
 from tallybook.bench.compare.gates import GATES
-from tallybook.bench.compare.workloads import GROUPS, WORKLOADS
+from tallybook.bench.compare.report import SHORT, render
+from tallybook.bench.compare.workloads import GROUPS, PEAK, WORKLOADS
 from tallybook.bench.equipment.programs import ProgramFailed, parse_json_lines
 from tallybook.bench.gates import BOOKKEEPER, TALLYBOOK, Gate, Measurement, judge
 from tallybook.cli.measure.latency import Latencies, median, percentile
@@ -32,10 +33,23 @@ def test_a_memory_gate_comes_last_in_its_group_since_it_is_about_all_before_it()
     assert {gate.workload for gate in GATES if gate.figure == "memory_over_budget_mib"} <= last
 
 
-def test_half_of_the_peak_refers_to_a_workload_of_the_same_group():
-    for group in GROUPS:
-        names = [workload.name for workload in group]
-        assert all(workload.half_of in ["", *names[: names.index(workload.name)]] for workload in group)
+def test_open_loops_have_three_shares_of_a_peak_that_is_measured_before_them():
+    [group] = [group for group in GROUPS if any(workload.share for workload in group)]
+    assert [workload.share for workload in group[group.index(PEAK) :] if workload.share] == [0.25, 0.5, 0.75]
+    assert not any(workload.share for workload in group[: group.index(PEAK)])
+
+
+def test_the_page_has_medians_and_spread_and_marks_a_short_run():
+    facts = {"rounds": "5", "seconds of a load": "10"}
+    page = render(facts, rounds(FASTER, [300, 100, 200], [100, 100, 100]), plot=False)
+    assert (
+        "| entries/s, 1 KiB entries, 5,000 unconfirmed | ≥ 4x | **2.00x** | 100% | **no** | 3.00, 1.00, 2.00 |" in page
+    )
+    assert "| median | Tallybook | 200 |" in page
+    assert "| spread | Tallybook | 100% |" in page
+    assert SHORT not in page
+    for short in ({"rounds": "4"}, {"seconds of a load": "9"}):
+        assert SHORT in render(facts | short, [], plot=False)
 
 
 def test_a_percentile_is_the_sample_at_floor_of_n_times_share_and_a_median_lies_between_the_middle_two():
@@ -43,7 +57,9 @@ def test_a_percentile_is_the_sample_at_floor_of_n_times_share_and_a_median_lies_
     assert [percentile(ordered, share) for share in (0, 0.5, 0.99, 0.999, 1)] == [0, 500, 990, 999, 999]
     assert ([percentile([7], share) for share in (0, 1)], percentile([], 0.5)) == ([7, 7], 0)
     assert (median([3, 1, 2]), median([4, 1, 2, 3])) == (2, 2.5)
-    assert Latencies.of_nanoseconds([5_000_000, 1_000_000, 3_000_000]) == Latencies(3.0, 5.0, 5.0)
+    assert Latencies.of_nanoseconds([5_000_000, 1_000_000, 3_000_000]) == Latencies(3.0, 5.0, 5.0, 5.0, 5.0)
+    thousand = Latencies.of_nanoseconds([number * 1_000_000 for number in reversed(ordered)])
+    assert thousand == Latencies(500.0, 900.0, 990.0, 999.0, 999.0)
     for wrong in (lambda: percentile([1], -0.1), lambda: percentile([1], 1.1), lambda: median([])):
         with pytest.raises(InvalidArgument):
             wrong()

@@ -7,12 +7,15 @@ import pytest
 
 from tallybook.bench.compare.history import ComparisonResults
 from tallybook.bench.compare.peer import KINDS, SCRIPTS
-from tallybook.bench.compare.peers import COMPARED, SHORT, PeersComparison, parse_peers, render_peers
-from tallybook.bench.compare.workloads import QUICK, WORKLOADS
+from tallybook.bench.compare.peers import COMPARED, PeersComparison, parse_peers, render_peers
+from tallybook.bench.compare.report import SHORT
+from tallybook.bench.compare.workloads import PEAK, QUICK, WORKLOADS
 from tallybook.bench.gates import BOOKKEEPER, NATS, REDIS, TALLYBOOK, Measurement
+from tallybook.cli.measure.adds import AddResult
+from tallybook.cli.measure.latency import Latencies
 from tallybook.core.errors import InvalidArgument
 
-FACTS = {"rounds": "3", "seconds of a load": "10"}
+FACTS = {"rounds": "5", "seconds of a load": "10"}
 
 
 def results(tmp_path, peer, workload, ours, theirs, facts=FACTS):
@@ -40,14 +43,19 @@ def test_the_page_names_the_versions_that_are_pinned():
     assert all(version in pinned for version in versions)
 
 
-def test_half_of_the_peak_refers_to_a_workload_that_is_compared():
-    names = {workload.name for workload in COMPARED}
-    assert {workload.half_of for workload in COMPARED} <= {"", *names}
+def test_the_peak_of_which_open_loops_have_a_share_is_compared():
+    assert PEAK in COMPARED
 
 
 def test_a_workload_that_other_peers_do_not_run_is_refused(tmp_path):
     with pytest.raises(InvalidArgument, match="reads"):
         PeersComparison(tmp_path, {}, QUICK, [WORKLOADS["reads"]], 1)
+
+
+def test_the_load_programs_of_the_peers_print_the_figures_that_ours_prints():
+    for program in (SCRIPTS / "load" / "main.go", SCRIPTS / "bookkeeper" / "AddLoad.java"):
+        printed = set(re.findall(r'"([a-z0-9_]+)": %', program.read_text().replace("\\", "")))
+        assert printed == {"entries", *AddResult(0, 0, 1.0, 1, Latencies.of_nanoseconds([])).as_record()}
 
 
 @pytest.mark.parametrize(
@@ -68,5 +76,5 @@ def test_the_page_says_where_a_peer_is_faster(tmp_path, workload, figure, ours, 
 
 def test_figures_of_a_short_run_are_marked(tmp_path):
     both = {"entries_per_s": 1}
-    for facts, short in ((FACTS, False), (FACTS | {"rounds": "2"}, True), (FACTS | {"seconds of a load": "2"}, True)):
+    for facts, short in ((FACTS, False), (FACTS | {"rounds": "4"}, True), (FACTS | {"seconds of a load": "2"}, True)):
         assert (SHORT in render_peers(results(tmp_path, NATS, "adds-1KiB", both, both, facts))) is short

@@ -5,12 +5,14 @@
 //
 // WINDOW is the number of unconfirmed appends over all streams. RATE 0 is a closed loop, where latency runs from the
 // append; any other RATE (entries a second) is an open loop, where it runs from the planned time of the append. Five
-// seconds of warm-up are not counted.
+// seconds of warm-up are not counted. All planned appends are sent; those that cannot be sent within three times SECONDS
+// are errors.
 package main
 
 import (
 	"fmt"
 	"log"
+	"math"
 	"math/rand"
 	"os"
 	"slices"
@@ -20,7 +22,10 @@ import (
 	"time"
 )
 
-const warmUpSeconds = 5
+const (
+	warmUpSeconds = 5
+	overrun       = 3
+)
 
 // streams are empty streams of a system, numbered from 0.
 type streams interface {
@@ -75,8 +80,13 @@ func (l *load) run(seconds float64) string {
 	)
 	slots := make(chan struct{}, l.window)
 	start := time.Now()
-	end := start.Add(time.Duration(seconds * 1e9))
-	for n := 0; time.Now().Before(end); n++ {
+	planned, limit := math.MaxInt, seconds
+	if l.rate > 0 {
+		planned, limit = int(seconds*l.rate), seconds*overrun
+	}
+	end := start.Add(time.Duration(limit * 1e9))
+	n := 0
+	for ; n < planned && time.Now().Before(end); n++ {
 		slots <- struct{}{}
 		from := time.Now()
 		if l.rate > 0 {
@@ -98,6 +108,9 @@ func (l *load) run(seconds float64) string {
 	for range l.window {
 		slots <- struct{}{}
 	}
+	if l.rate > 0 {
+		errors += planned - n
+	}
 	return l.result(latencies, errors, time.Since(start).Seconds())
 }
 
@@ -114,9 +127,9 @@ func (l *load) result(latencies []time.Duration, errors int, elapsed float64) st
 	done := float64(len(latencies))
 	return fmt.Sprintf(
 		`{"entries": %d, "errors": %d, "entries_per_s": %.1f, "mb_per_s": %.2f, `+
-			`"p50_ms": %.3f, "p99_ms": %.3f, "p999_ms": %.3f}`,
+			`"p50_ms": %.3f, "p90_ms": %.3f, "p99_ms": %.3f, "p999_ms": %.3f, "max_ms": %.3f}`,
 		len(latencies), errors, done/elapsed, done*float64(len(l.entry))/elapsed/1e6,
-		at(latencies, 0.5), at(latencies, 0.99), at(latencies, 0.999))
+		at(latencies, 0.5), at(latencies, 0.9), at(latencies, 0.99), at(latencies, 0.999), at(latencies, 1))
 }
 
 func at(sorted []time.Duration, share float64) float64 {
