@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ import typer
 
 from tallybook.core.errors import InvalidArgument
 
-from .compare.report import table
+from .compare.report import SHORT, table
 from .equipment.programs import print_json_line
 from .gates import Figures, Gate
 
@@ -64,14 +64,20 @@ def read_results(earlier: Iterable[Path] | None) -> list[PageResults]:
 def admit(report: Path | None, sizes: Mapping[str, float], minimum: Mapping[str, float]) -> None:
     """Refuse a page for docs/project/ with a size below ``minimum``: it would replace a better one.
 
+    Elsewhere such a page is marked as short.
+
     Raises:
         typer.BadParameter: a size is too small.
     """
     if report is None or report.resolve() != DOCS:
         return
-    if any(sizes[name] < bound for name, bound in minimum.items()):
+    if _short(sizes, minimum):
         wanted = ", ".join(f"{bound:g} {name.replace('_', ' ')}" for name, bound in minimum.items())
         raise typer.BadParameter(f"docs/project/ takes pages of at least {wanted}: write this one to another directory")
+
+
+def _short(sizes: Mapping[str, float], minimum: Mapping[str, float]) -> bool:
+    return any(sizes[name] < bound for name, bound in minimum.items())
 
 
 def lower_bound(figure: str, bound: float, what: str, part: str) -> Gate:
@@ -96,6 +102,12 @@ def verdict(gate: Gate, figures: Figures) -> str:
     return f"{'met    ' if gate.met_by(value) else 'NOT MET'}  {value:>8g}  {gate.wanted:<7}  {gate.what}"
 
 
+def figure_list(figures: Figures) -> list[str]:
+    """A section with all figures by name."""
+    rows = [(f"`{name}`", f"{value:g}") for name, value in figures.items()]
+    return ["## Figures\n", table(("figure", "value"), rows)]
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A benchmark.
@@ -103,11 +115,15 @@ class Topic:
     Args:
         name: name of its page, ``benchmarks-NAME.md``, and of its results.
         head: title and introduction of the page.
+        minimum: sizes below which a run is marked as short.
+        sections: renders the figures; default: one list of them.
     """
 
     name: str
     head: str
     gates: Sequence[Gate]
+    minimum: Mapping[str, float]
+    sections: Callable[[Figures], Sequence[str]] = figure_list
 
 
 def conclude(
@@ -138,7 +154,8 @@ def conclude(
     if report is not None:
         machine_facts, all_figures = with_earlier(machine, sizes, figures, topic.gates, earlier)
         page = report / f"benchmarks-{topic.name}.md"
-        print(f"written: {write_page(page, topic.head, topic.gates, machine_facts, sizes, all_figures)}")
+        page.write_text(render_topic(topic, machine_facts, sizes, all_figures))
+        print(f"written: {page}")
     return 0 if all(line.startswith("met") for line in lines) else 1
 
 
@@ -207,30 +224,19 @@ def _parts(gates: Sequence[Gate], figures: Figures) -> set[str]:
     return {gate.workload for gate in gates if gate.figure in figures}
 
 
-def write_page(
-    page: Path,
-    head: str,
-    gates: Sequence[Gate],
-    machine: Mapping[str, str],
-    sizes: Mapping[str, int],
-    figures: Figures,
-) -> Path:
-    """Write the page; returns its path.
-
-    Args:
-        head: title and introduction.
-    """
+def render_topic(topic: Topic, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> str:
+    """The page of a topic."""
+    rows = [_row(gate, figures.get(gate.figure)) for gate in topic.gates]
+    gates = ["## Gates\n", table(("gate", "wanted", "measured", "met"), rows)] if rows else []
     parts = [
-        head,
+        topic.head,
+        *([SHORT] if _short(sizes, topic.minimum) else []),
         table(("machine", ""), list(machine.items())),
         table(("size", ""), [(name.replace("_", " "), f"{value:,}") for name, value in sizes.items()]),
-        "## Gates\n",
-        table(("gate", "wanted", "measured", "met"), [_row(gate, figures.get(gate.figure)) for gate in gates]),
-        "## Figures\n",
-        table(("figure", "value"), [(f"`{name}`", f"{value:g}") for name, value in figures.items()]),
+        *gates,
+        *topic.sections(figures),
     ]
-    page.write_text("\n".join(parts))
-    return page
+    return "\n".join(parts)
 
 
 def _row(gate: Gate, value: float | None) -> tuple[str, str, str, str]:

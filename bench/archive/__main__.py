@@ -54,7 +54,9 @@ def main(
         if beside_rounds:
             figures |= cluster.beside(scratch, beside_rounds)
     off = {name for name, size in (("merge", small_ledgers), ("spark", rounds), ("beside", beside_rounds)) if not size}
-    raise typer.Exit(conclude(Topic("archive", HEAD, GATES), machine, sizes, figures, off=off, report=report))
+    raise typer.Exit(
+        conclude(Topic("archive", HEAD, GATES, MIN_SIZES), machine, sizes, figures, off=off, report=report)
+    )
 
 
 @contextmanager

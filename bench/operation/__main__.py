@@ -48,7 +48,7 @@ def main(
                 figures |= measure(Path(scratch).resolve(), pace, turns)
     if IMPORT in wanted:
         figures |= measure_imports()
-    topic, off = Topic("operation", HEAD, GATES), set(PARTS) - set(wanted)
+    topic, off = Topic("operation", HEAD, GATES, MIN_SIZES), set(PARTS) - set(wanted)
     raise typer.Exit(conclude(topic, machine, sizes, figures, off=off, earlier=before, report=report))
 
 

@@ -2,6 +2,6 @@
 
 ``__main__.py`` runs the loads of ``loads.py`` through ``load_run.py``. ``recorder.py`` samples stacks with ``py-spy``
 and ``perf``, and reads the processor time of threads. The rest is pure: ``stacks.py`` and ``native_stacks.py`` parse
-samples, ``steps.py`` maps a stack to a step, ``processor_time.py`` and ``attribution.py`` do the arithmetic, and
-``page.py`` writes the page.
+samples, ``steps.py`` maps a stack to a step, ``attribution.py`` does the arithmetic, and ``page.py`` writes the
+page.
 """

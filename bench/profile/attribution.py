@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tallybook.core.batch import encoded_bytes
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 
-from .processor_time import ProcessorTime, ThreadTime
+from ..equipment.processor_time import ProcessorTime, ThreadTime
 from .stacks import Stack
 from .steps import Step, step_of_stack, step_of_thread
 

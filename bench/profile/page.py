@@ -9,9 +9,9 @@ from typing import Final
 from tallybook.core.limits import MIB
 
 from ..compare.report import table
+from ..equipment.processor_time import ProcessorTime
 from .attribution import LoadCosts
 from .native_stacks import LIBRARIES, OTHER
-from .processor_time import ProcessorTime
 from .steps import Step
 
 BAR_CELLS: Final = 30

@@ -14,10 +14,10 @@ from typing import Final
 
 from tallybook.core.errors import InvalidArgument
 
+from ..equipment.processor_time import TICKS_PER_S, ThreadTime, parse_stat, used_between
 from ..equipment.programs import ProgramFailed
 from .attribution import StepTimes, attribute, merge
 from .native_stacks import FIELDS, library_shares, loop_shares, parse_native_stacks
-from .processor_time import ThreadTime, parse_stat, used_between
 from .stacks import parse_stacks
 
 SAMPLES_PER_S: Final = 100
@@ -28,7 +28,6 @@ _NATIVE_SAMPLES_PER_S: Final = 400
 _STACK_BYTES: Final = 8192
 _NO_KERNEL_FROM: Final = 2
 """From this value of perf_event_paranoid on, only root may sample the kernel."""
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def thread_times(pid: int) -> dict[int, ThreadTime]:
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             try:
-                found[int(task.name)] = parse_stat((task / "stat").read_text(), _TICKS_PER_S)
+                found[int(task.name)] = parse_stat((task / "stat").read_text(), TICKS_PER_S)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # the thread has just ended
     except FileNotFoundError:

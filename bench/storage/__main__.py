@@ -86,7 +86,7 @@ def main(
             figures |= measure_many(scratch, small)
     measured = {*wanted, *([PEER] if peer and CATCH_UP in wanted else [])}
     off = {*PARTS, PEER} - measured
-    topic = Topic("storage", HEAD, GATES)
+    topic = Topic("storage", HEAD, GATES, MIN_SIZES)
     raise typer.Exit(conclude(topic, machine, sizes, figures, off=off, earlier=before, report=report))
 
 

@@ -2,7 +2,6 @@
 
 python -m tallybook.bench.storage.loads fill --metadata URI --mib 5120 --ledgers FILE
 python -m tallybook.bench.storage.loads delete --metadata URI --ledgers FILE --percent 90
-python -m tallybook.bench.storage.loads steady --metadata URI --rate 2000 --samples FILE
 python -m tallybook.bench.storage.loads catch-up --metadata URI --ledgers FILE --bytes-per-second 0 --seconds 10
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
@@ -20,7 +18,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tallybook.cli.measure.adds import AddPlan, adds_until
 from tallybook.cli.options import Metadata
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
@@ -32,7 +29,6 @@ from tallybook.runtime.tuning import settle_memory, tune_process
 from ..equipment.programs import print_json_line
 from ..gates import Figures
 from .mixture import WrittenLedger, sizes, some_of
-from .windows import save
 
 MARK: Final = b"tallybook storage benchmark entry"
 """First bytes of every payload of ``fill``, to find payloads in an entry log."""
@@ -41,11 +37,7 @@ FILL_WRITERS: Final = 16
 """Ledgers written concurrently, so that their entries are interleaved in entry logs."""
 
 READERS: Final = 2
-LONGEST_SECONDS: Final = 7_200.0
 _APPEND_BYTES: Final = MIB
-_ADD_BYTES: Final = KIB
-_ADD_LEDGERS: Final = 4
-_ADD_WINDOW: Final = 20_000
 _DELETE_CONCURRENCY: Final = 8
 _TELL_SECONDS: Final = 0.5
 
@@ -115,26 +107,6 @@ def delete(
 
             await asyncio.gather(*(some() for _ in range(_DELETE_CONCURRENCY)))
         return {"deleted_ledgers": len(chosen), "deleted_bytes": sum(each.size for each in chosen)}
-
-    _print(work())
-
-
-@app.command()
-def steady(
-    metadata: Metadata,
-    samples: Annotated[Path, typer.Option(help="Where the latency of every entry goes in the end.")],
-    rate: Annotated[float, typer.Option(help="Entries of 1 KiB a second.")] = 2_000.0,
-) -> None:
-    """Append at a steady rate until SIGTERM."""
-
-    async def work() -> Figures:
-        over = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-        plan = AddPlan(_ADD_BYTES, _ADD_LEDGERS, _ADD_WINDOW, LONGEST_SECONDS, rate=rate)
-        async with Client(metadata) as client:
-            adds = await adds_until(client, plan, over, lambda: print_json_line({"began_ns": time.monotonic_ns()}))
-        save(adds, samples)
-        return {"entries": len(adds.planned_ns)}
 
     _print(work())
 

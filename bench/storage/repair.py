@@ -21,8 +21,8 @@ from tallybook.core.settings import RepairSettings
 from ..equipment.bookies import bookies, metadata_in
 from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
 from ..gates import Figures
+from ..loads.windows import Window, WindowedLatencies
 from .catch_up import rate_of
-from .windows import Window, WindowedLatencies
 
 BOOKIES: Final = 5
 SETTINGS: Final = ("collection.interval_ms=0", "scrub.period_s=0")
@@ -68,7 +68,7 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
         time.sleep(plan.settle_seconds)
         slower = min(_read_rate(directory, ledgers, plan.quiet_seconds), _write_rate(metadata))
         with _reads(directory, ledgers) as samples:
-            quiet = _window(plan.quiet_seconds)
+            quiet = Window.of_next(plan.quiet_seconds)
             victim, died_ns = cluster[-1], time.monotonic_ns()
             victim.kill()
             command = module("tallybook.cli", "repair", "run", *metadata)
@@ -85,7 +85,7 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
     busy = Window(int(result["began_ns"]), int(result["ended_ns"]))
     rate = result["copied_bytes"] / busy.seconds
     # Reads have no such delay.
-    before, beside = latencies.p99_ms(quiet), latencies.p99_ms(Window(died_ns, busy.end_ns))
+    before, beside = (latencies.within(each).p99_ms for each in (quiet, Window(died_ns, busy.end_ns)))
     return {
         "repair_ledgers": result["ledgers"],
         "repair_seconds": round(busy.seconds, 1),
@@ -157,12 +157,6 @@ def _write_rate(metadata: Sequence[str]) -> float:
     command = module("tallybook.cli", "bench", "write", *metadata, *options, "--json")
     [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
     return float(found["mb_per_s"]) * 1e6
-
-
-def _window(seconds: float) -> Window:
-    began = time.monotonic_ns()
-    time.sleep(seconds)
-    return Window(began, time.monotonic_ns())
 
 
 def _run(name: str, *arguments: str) -> Figures:

@@ -32,9 +32,9 @@ from tallybook.runtime.tuning import settle_memory, tune_process
 
 from ..equipment.programs import print_json_line
 from ..gates import Figures
+from ..loads.windows import save
 from .loads import Ledgers
 from .mixture import WrittenLedger
-from .windows import save
 
 READS_PER_S: Final = 100.0
 OPEN_LEDGERS: Final = 200

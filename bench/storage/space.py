@@ -8,8 +8,7 @@ from the deletion until every bookie has completed two garbage collection passes
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +16,10 @@ from typing import Any, Final
 from tallybook.cli.measure.latency import median
 
 from ..equipment.bookies import RestartableBookie, bookies, metadata_in
-from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..equipment.programs import ProgramFailed, module, run_json_lines
 from ..gates import Figures
-from .windows import Window, WindowedLatencies
+from ..loads.steady_adds import steady_adds
+from ..loads.windows import Window, WindowedLatencies
 
 DELETED_PERCENT: Final = 90
 ROUNDS: Final = 2
@@ -31,7 +31,6 @@ PROGRAM_SECONDS: Final = 1_800.0
 _MIN_LOG_MIB: Final = 4
 _MAX_LOG_MIB: Final = 1024
 _POLL_SECONDS: Final = 0.1
-_WARM_UP_SECONDS: Final = 60.0
 _SECONDS_PER_LEDGER: Final = 0.05
 _ROUNDS_METRIC: Final = "tallybook_bookie_collector_rounds_total"
 _FLUSHED_METRIC: Final = "tallybook_bookie_flushed_bytes_total"
@@ -79,8 +78,8 @@ def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: SpacePlan
     ledgers = ["--metadata", metadata_in(directory), "--ledgers", str(directory / f"ledgers-{number}.json")]
     filled = _load("fill", *ledgers, "--mib", str(plan.mib), "--seed", str(number + 1))
     time.sleep(plan.settle_seconds)
-    with _steady_adds(directory, plan.rate) as samples:
-        quiet = _window(plan.quiet_seconds)
+    with steady_adds(directory, plan.rate) as load:
+        quiet = Window.of_next(plan.quiet_seconds)
         before = [_DiskUse.of(bookie) for bookie in cluster]
         began = time.monotonic_ns()
         deleted = _load("delete", *ledgers, "--percent", str(DELETED_PERCENT))
@@ -88,35 +87,15 @@ def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: SpacePlan
         busy = Window(began, time.monotonic_ns())
         now_used = [_DiskUse.of(bookie) for bookie in cluster]
     regained = min(now.regained_since(then) for now, then in zip(now_used, before, strict=True))
-    latencies = WindowedLatencies.load(samples)
-    return _Turn(latencies.p99_ms(quiet), latencies.p99_ms(busy), regained / deleted["deleted_bytes"], busy.seconds)
-
-
-@contextmanager
-def _steady_adds(directory: Path, rate: float) -> Iterator[Path]:
-    """Adds at a steady rate; yields the path of the file with their latencies, complete after the block."""
-    samples = directory / "adds.samples"
-    options = ["--metadata", metadata_in(directory), "--rate", str(rate), "--samples", str(samples)]
-    adds = Server(module("tallybook.bench.storage.loads", "steady", *options), directory / "adds.json")
-    try:
-        adds.ready(_WARM_UP_SECONDS)
-        yield samples
-    finally:
-        adds.stop()
-    if adds.ended:
-        raise ProgramFailed(f"the adds ended with {adds.ended}: see {directory / 'adds.log'}")
+    latencies = WindowedLatencies.load(load.samples)
+    quiet_ms, beside_ms = (latencies.within(each).p99_ms for each in (quiet, busy))
+    return _Turn(quiet_ms, beside_ms, regained / deleted["deleted_bytes"], busy.seconds)
 
 
 def _load(name: str, *arguments: str) -> dict[str, Any]:
     command = module("tallybook.bench.storage.loads", name, *arguments)
     [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
     return found
-
-
-def _window(seconds: float) -> Window:
-    began = time.monotonic_ns()
-    time.sleep(seconds)
-    return Window(began, time.monotonic_ns())
 
 
 def _wait_for_rounds(cluster: Sequence[RestartableBookie], *, deadline_seconds: float) -> None:

@@ -57,7 +57,7 @@ def main(
             figures |= _run("many", *at, "--streams", str(streams), "--writers", str(writers))
         finally:
             server.stop()
-    raise typer.Exit(conclude(Topic("streams", HEAD, GATES), machine, sizes, figures, report=report))
+    raise typer.Exit(conclude(Topic("streams", HEAD, GATES, MIN_SIZES), machine, sizes, figures, report=report))
 
 
 def _run(load: str, *arguments: str) -> Figures:

@@ -13,7 +13,6 @@ import asyncio
 import os
 import struct
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -22,9 +21,7 @@ from typing import Annotated, Any, Final, Protocol
 import typer
 
 from tallybook.cli.measure.latency import median, percentile
-from tallybook.cli.measure.pacing import Pacer
 from tallybook.cli.options import Metadata
-from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.environment import open_world
 from tallybook.client.ports import Connections
@@ -38,6 +35,7 @@ from tallybook.stream import Gap, StreamStore
 from ..equipment.proc import memory_bytes
 from ..equipment.programs import print_json_line
 from ..gates import Figures
+from ..loads.spread_appends import spread_appends, steadily
 
 RATE: Final = 1_000.0
 """Records per second of latency measurements."""
@@ -46,8 +44,6 @@ ROLL_BYTES: Final = 512 * 1024
 _OPEN_CONCURRENCY: Final = 20
 _PIECE: Final = 1_000
 _GRACE_SECONDS: Final = 120.0
-_MAX_IN_FLIGHT: Final = 10_000
-_NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
 
@@ -105,7 +101,7 @@ def tail(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measur
 
             async def write() -> None:
                 await writer.append(_timed(time.monotonic_ns()))
-                await _steadily(count - 1, lambda now: writer.append_nowait(_timed(now)))
+                await steadily(count - 1, RATE, lambda now: writer.append_nowait(_timed(now)))
 
             await asyncio.wait_for(asyncio.gather(follow(), write()), seconds + _GRACE_SECONDS)
             await writer.close()
@@ -296,29 +292,10 @@ async def _rate(writer: _Appends, payload: bytes, seconds: float) -> float:
 
 async def _latencies(streams: StreamStore, name: str, seconds: float, **policy: Any) -> list[float]:
     """Milliseconds from append to confirmation, sorted, of records of 1 KiB at a steady rate."""
-    writer, found, count = await _fresh(streams, name, **policy), [], round(seconds * RATE)
-
-    async def one(due_ns: int) -> None:
-        await writer.append(b"x" * 1024)
-        found.append((time.monotonic_ns() - due_ns) / 1e6)
-
-    tasks = client_tasks("load")
-    in_flight: deque[asyncio.Task[None]] = deque(maxlen=_MAX_IN_FLIGHT)
-    await _steadily(count, lambda due_ns: in_flight.append(tasks.spawn(one(due_ns), name="append")))
-    await asyncio.gather(*in_flight)
-    await tasks.close()
+    writer = await _fresh(streams, name, **policy)
+    found = await spread_appends([writer], RATE, seconds)
     await writer.close()
-    return sorted(found)
-
-
-async def _steadily(count: int, begin: Callable[[int], object]) -> None:
-    """Start something ``count`` times at a steady rate, without waiting for it; passes each its due time."""
-    with Pacer() as pacer:
-        start_ns = time.monotonic_ns()
-        for number in range(count):
-            due_ns = start_ns + round(number / RATE * _NS_PER_S)
-            await pacer.until(due_ns)
-            begin(due_ns)
+    return [latency / 1e6 for latency in sorted(found)]
 
 
 def _timed(now_ns: int) -> bytes:

@@ -137,14 +137,16 @@ async def measure_adds(client: Client, plan: AddPlan) -> AddResult:
         await _remove(client, writers)
 
 
-async def adds_until(client: Client, plan: AddPlan, over: asyncio.Event, begun: Callable[[], None]) -> TimedAdds:
+async def adds_until(
+    client: Client, plan: AddPlan, over: asyncio.Event, begun: Callable[[Sequence[LedgerWriter]], None]
+) -> TimedAdds:
     """Run an open loop on new ledgers until ``over``.
 
     The ledgers are not deleted, because deletions would be work for the bookies that are being measured.
 
     Args:
         plan: ``seconds`` is the maximum duration.
-        begun: called after the warm-up.
+        begun: called with the writers of the ledgers, after the warm-up.
 
     Raises:
         InvalidArgument: the plan is invalid.
@@ -159,7 +161,7 @@ async def adds_until(client: Client, plan: AddPlan, over: asyncio.Event, begun: 
     try:
         await _Load(writers, payload, plan).run(plan.warm_up_seconds)
         with _infrequent_gc():
-            begun()
+            begun(writers)
             load = _Load(writers, payload, plan, over)
             result = await load.run(plan.seconds)
             if result.failure is not None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.bench.equipment.processor_time import ProcessorTime, ThreadTime, parse_stat, used_between
 from tallybook.bench.profile.attribution import LoadCosts, attribute, entries_in_batches
 from tallybook.bench.profile.load_run import BOOKIES, CLIENT
 from tallybook.bench.profile.loads import LOADS
 from tallybook.bench.profile.native_stacks import library_shares, loop_shares, parse_native_stacks
 from tallybook.bench.profile.page import largest, render
-from tallybook.bench.profile.processor_time import ProcessorTime, ThreadTime, parse_stat, used_between
 from tallybook.bench.profile.stacks import parse_stacks
 from tallybook.bench.profile.steps import BY_FUNCTION, WHOLE_FILES, Step, step_of_stack
 from tallybook.core.batch import encode_batch

@@ -1,11 +1,16 @@
-"""Processor time of threads, from the text of ``/proc/PID/task/TID/stat``."""
+"""Processor time of threads and processes, from ``stat`` files below ``/proc/PID`` (Linux)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from tallybook.core.errors import InvalidArgument
+
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,12 @@ class ThreadTime:
 
     command: str
     used: ProcessorTime
+
+
+def processor_seconds(pids: Iterable[int]) -> float:
+    """Processor time of processes so far, all threads together, also those that have ended."""
+    stats = (Path(f"/proc/{pid}/stat").read_text() for pid in pids)
+    return sum(parse_stat(text, TICKS_PER_S).used.total_s for text in stats)
 
 
 def parse_stat(text: str, ticks_per_s: int) -> ThreadTime:

@@ -1,17 +1,16 @@
-"""Latencies of one long load, evaluated per time window. Pure."""
+"""Latencies of one long load, evaluated per time window."""
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_left
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from tallybook.cli.measure.adds import TimedAdds
-from tallybook.cli.measure.latency import percentile
+from tallybook.cli.measure.latency import Latencies
 from tallybook.core.errors import InvalidArgument
-
-_NS_PER_MS: Final = 1e6
 
 
 class Window(NamedTuple):
@@ -25,6 +24,13 @@ class Window(NamedTuple):
         """Its length."""
         return (self.end_ns - self.begin_ns) / 1e9
 
+    @classmethod
+    def of_next(cls, seconds: float) -> Self:
+        """Sleep, and return the interval that has passed."""
+        began = time.monotonic_ns()
+        time.sleep(seconds)
+        return cls(began, time.monotonic_ns())
+
 
 class WindowedLatencies:
     """Latencies of a load by the planned time of each entry."""
@@ -34,8 +40,12 @@ class WindowedLatencies:
         self._planned = [planned for planned, _ in pairs]
         self._latencies = [latency for _, latency in pairs]
 
-    def p99_ms(self, window: Window) -> float:
-        """99th percentile of the entries planned within a window.
+    def within(self, window: Window) -> Latencies:
+        """Percentiles of the entries planned within a window; raises as ``samples``."""
+        return Latencies.of_nanoseconds(self.samples(window))
+
+    def samples(self, window: Window) -> list[int]:
+        """Latencies in nanoseconds of the entries planned within a window.
 
         Raises:
             InvalidArgument: no entry was planned within it.
@@ -43,7 +53,7 @@ class WindowedLatencies:
         begin, end = (bisect_left(self._planned, moment) for moment in window)
         if begin == end:
             raise InvalidArgument("no entry was planned within the window")
-        return percentile(sorted(self._latencies[begin:end]), 0.99) / _NS_PER_MS
+        return self._latencies[begin:end]
 
     @classmethod
     def load(cls, path: Path) -> Self:
