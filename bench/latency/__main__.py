@@ -1,0 +1,64 @@
+"""``python -m tallybook.bench.latency``: the latency of adds with bad members, and the gates on it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from tallybook.core.errors import TallybookError
+
+from ..equipment.machine import facts
+from ..equipment.programs import ProgramFailed
+from ..pages import ReportOption, Topic, admit, conclude, only_option, wanted_parts
+from .cases import CASES, LatencyPlan, measure_latency
+from .gates import GATES, HEAD, sections
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+MIN_SIZES: Final = {"rounds": 5, "seconds": 10}
+"""Minimum sizes of a run whose page goes to docs/."""
+QUICK: Final = {"rounds": 1, "seconds": 5}
+NAMES: Final = tuple(case.name for case in CASES)
+WARM_UP_SECONDS: Final = 3.0
+
+
+def main(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Directory of the cluster, on a real disk; needs 20 GB.")
+    ] = ROOT / "out" / "bench",
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = MIN_SIZES["rounds"],
+    seconds: Annotated[
+        int, typer.Option(min=5, help="Measured time before each fault, and during it; a multiple of 5.")
+    ] = MIN_SIZES["seconds"],
+    only: Annotated[str, only_option(NAMES)] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="One short round, to see that it runs.")] = False,
+    report: ReportOption = None,
+) -> None:
+    """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
+    wanted, sizes = wanted_parts(only, NAMES), QUICK if quick else {"rounds": rounds, "seconds": seconds}
+    admit(report, sizes, MIN_SIZES)
+    directory.mkdir(parents=True, exist_ok=True)
+    machine, plan = facts(directory), LatencyPlan(sizes["seconds"], WARM_UP_SECONDS, sizes["rounds"])
+    try:
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:
+            figures = measure_latency(Path(scratch).resolve(), plan, wanted)
+    except (ProgramFailed, TallybookError) as failure:
+        print(f"the benchmark ends early: {failure}", file=sys.stderr)
+        raise typer.Exit(2) from failure
+    topic, off = Topic("latency", HEAD, GATES, MIN_SIZES, sections), set(NAMES) - set(wanted)
+    raise typer.Exit(conclude(topic, machine, sizes, figures, off=off, report=report))
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(130)
+
+
+if __name__ == "__main__":
+    # SIGTERM stops the bookies and removes their data, like Ctrl-C.
+    signal.signal(signal.SIGTERM, _terminated)
+    typer.run(main)
