@@ -236,13 +236,21 @@ examples: $(STAMP) ## Build the examples in Go and Java, where their tools are t
 	scripts/build-examples
 
 .PHONY: bench
-bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark, streams, storage and operation, too
+bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS also latency with faults, scale, archive, Spark, streams, storage and operation
 	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
-	$(if $(BENCH_ARGS),,for part in archive streams storage operation; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
+	$(if $(BENCH_ARGS),,for part in latency scale archive streams storage operation; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
 
 .PHONY: bench-peers
 bench-peers: $(STAMP) ## Measure this machine, beside BookKeeper, NATS JetStream and Redis Streams (BENCH_ARGS)
 	$(BIN)/python -m tallybook.bench --peers bookkeeper,nats,redis $(BENCH_ARGS)
+
+.PHONY: bench-latency
+bench-latency: $(STAMP) ## Measure the latency of adds with bad members (BENCH_ARGS), and write docs/project/benchmarks-latency.md
+	$(BIN)/python -m tallybook.bench.latency --report docs/project $(BENCH_ARGS)
+
+.PHONY: bench-scale
+bench-scale: $(STAMP) ## Measure costs by the number of bookies, clients, ledgers and streams, and write docs/project/benchmarks-scale.md
+	$(BIN)/python -m tallybook.bench.scale --report docs/project $(BENCH_ARGS)
 
 .PHONY: bench-streams
 bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/project/benchmarks-streams.md
