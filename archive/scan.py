@@ -1,13 +1,14 @@
 """Scans an archive object as Arrow tables, a row group at a time, decoded by the Parquet library.
 
-For table scans. Returns the columns of ``schema`` at no cost per entry, while ``reader`` rebuilds the original batches.
-Verifies page checksums, and the object's index against the receipt, but not the HMAC digests of writers with passwords.
+For table scans. Returns columns of ``schema`` at no cost per entry, while ``reader`` rebuilds the original batches.
+Only the columns that are asked for are read from the object. Verifies page checksums, and the object's index against
+the receipt, but not the HMAC digests of writers with passwords.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -20,9 +21,13 @@ from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.tasks import Tasks, Workers
 
-from .format.index_codec import IndexRoot, RowGroup, Run, read_directory
-from .format.row_groups import decode_row_group, extent_of, read_footer
+from .format.index_codec import IndexRoot, Run, read_directory
+from .format.row_groups import decode_row_group, extents_of, read_footer
+from .format.schema import SCHEMA
 from .objects.port import ObjectStore
+
+ID_COLUMNS: Final = frozenset({"ledger_id", "entry_id"})
+"""Columns that are always read, because the rows are checked by them."""
 
 READ_BYTES: Final = 16 * MIB
 """Largest range per read: larger than a row group by default, so that none needs to be joined."""
@@ -51,16 +56,22 @@ class ObjectScan:
         self._tasks = tasks
         self._receipt = receipt
 
-    async def rows(self, wanted: Sequence[LedgerEntryRange]) -> AsyncGenerator[pa.Table, None]:
+    async def rows(
+        self, wanted: Sequence[LedgerEntryRange], columns: Collection[str] = SCHEMA.names
+    ) -> AsyncGenerator[pa.Table, None]:
         """The rows of ``wanted``, in the order of the object: one table per ledger and row group.
 
         Needs memory for two row groups, compressed and decompressed.
+
+        Args:
+            columns: columns of the tables, besides ``ID_COLUMNS``; no others are read.
 
         Raises:
             ObjectMissing: the object does not exist, or no longer: the metadata may name another one.
             ObjectDamaged: it does not match the receipt, or does not contain these entries.
             ArchiveUnavailable, ArchiveDenied: the store does not return it.
         """
+        columns = ID_COLUMNS.union(columns)
         with self._damage():
             directory, footer = await self._index()
             groups = _slices(directory, wanted, self._receipt.key)
@@ -68,10 +79,10 @@ class ObjectScan:
         reading = None
         try:
             for at, number in enumerate(order):
-                reading = reading or self._spawn(footer, directory, number)
+                reading = reading or self._spawn(footer, directory, number, columns)
                 table, reading = await reading, None
                 if at + 1 < len(order):
-                    reading = self._spawn(footer, directory, order[at + 1])
+                    reading = self._spawn(footer, directory, order[at + 1], columns)
                 for piece in groups[number]:
                     rows = table.slice(piece.first_row, piece.rows)
                     with self._damage():
@@ -81,8 +92,11 @@ class ObjectScan:
             if reading is not None:
                 reading.cancel()
 
-    def _spawn(self, footer: pq.FileMetaData, directory: IndexRoot, number: int) -> asyncio.Task[pa.Table]:
-        return self._tasks.spawn(self._row_group(footer, directory, number), name=f"scan-{self._receipt.key}")
+    def _spawn(
+        self, footer: pq.FileMetaData, directory: IndexRoot, number: int, columns: Collection[str]
+    ) -> asyncio.Task[pa.Table]:
+        rows = directory.row_groups[number].rows
+        return self._tasks.spawn(self._row_group(footer, number, rows, columns), name=f"scan-{self._receipt.key}")
 
     async def _index(self) -> tuple[IndexRoot, pq.FileMetaData]:
         """Read the directory and the file footer after it in one request."""
@@ -91,17 +105,29 @@ class ObjectScan:
         tail = await self._store.read(receipt.key, receipt.index.offset, size)
         return await self._workers.run(_decoded_index, tail, receipt)
 
-    async def _row_group(self, footer: pq.FileMetaData, directory: IndexRoot, number: int) -> pa.Table:
+    async def _row_group(self, footer: pq.FileMetaData, number: int, rows: int, columns: Collection[str]) -> pa.Table:
         with self._damage():
-            key = self._receipt.key
-            begin, end = extent_of(footer, number, self._receipt.object_bytes, key)
-            parts = [
+            receipt = self._receipt
+            extents = extents_of(footer, number, receipt.object_bytes, receipt.key, columns)
+            parts = await self._fetch(extents)
+            return await self._workers.run(
+                decode_row_group, parts, footer, number, rows, receipt.object_bytes, receipt.key, columns
+            )
+
+    async def _fetch(self, extents: Sequence[tuple[int, int]]) -> list[tuple[int, bytes]]:
+        """Read ranges of the object, each with its offset: together if they are small, else in bounded pieces."""
+        key = self._receipt.key
+        if sum(end - begin for begin, end in extents) <= READ_BYTES:
+            found = await self._store.read_many(key, [(begin, end - begin) for begin, end in extents])
+            return [(begin, data) for (begin, _), data in zip(extents, found, strict=True)]
+        whole = []
+        for begin, end in extents:
+            pieces = [
                 await self._store.read(key, offset, min(READ_BYTES, end - offset))
                 for offset in range(begin, end, READ_BYTES)
             ]
-            return await self._workers.run(
-                _decoded, parts, begin, footer, number, directory.row_groups[number], self._receipt
-            )
+            whole.append((begin, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
+        return whole
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
@@ -138,14 +164,6 @@ def _slices(directory: IndexRoot, wanted: Sequence[LedgerEntryRange], place: str
     for pieces in found.values():
         pieces.sort()
     return found
-
-
-def _decoded(
-    parts: list[bytes], begin: int, footer: pq.FileMetaData, number: int, expected: RowGroup, receipt: Receipt
-) -> pa.Table:
-    data = parts[0] if len(parts) == 1 else b"".join(parts)
-    parts.clear()
-    return decode_row_group(data, begin, footer, number, expected.rows, receipt.object_bytes, receipt.key)
 
 
 def _check_ids(rows: pa.Table, piece: _Slice, place: str) -> None:

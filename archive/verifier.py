@@ -150,7 +150,7 @@ class ObjectVerifier:
         self._next_group += 1
         self._check_pages(self._page_tables[number], number, begin, memoryview(data))
         rows = self._directory.row_groups[number].rows
-        table = decode_row_group(data, begin, self._footer, number, rows, self._object_bytes, self._place)
+        table = decode_row_group([(begin, data)], self._footer, number, rows, self._object_bytes, self._place)
         group = _Rows(table, number, self._place)
         group.check_footer(self._footer.row_group(number))
         for piece in self._pieces[number]:

@@ -6,6 +6,7 @@ Decoding verifies the checksum of every page, at no cost per entry. The caller c
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -71,44 +72,67 @@ def footer_keys(object_id: str, directory: IndexPart) -> dict[str, str]:
     return {FORMAT_KEY: str(FORMAT), OBJECT_KEY: object_id, DIRECTORY_KEY: json.dumps(where)}
 
 
-def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: str) -> tuple[int, int]:
-    """Begin and end of the columns of a row group.
+def extents_of(
+    footer: pq.FileMetaData, number: int, object_bytes: int, place: str, columns: Collection[str] = SCHEMA.names
+) -> list[tuple[int, int]]:
+    """Begin and end of the given columns of a row group, in the order of the object; adjacent columns are one extent.
 
     Raises:
         DamagedFile: they lie outside the object.
     """
     group = footer.row_group(number)
-    columns = [group.column(at) for at in range(group.num_columns)]
-    begins = [
-        min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset) for column in columns
-    ]
-    begin = min(begins)
-    end = max(start + column.total_compressed_size for start, column in zip(begins, columns, strict=True))
-    if not 0 < begin <= end <= object_bytes:
-        raise DamagedFile(f"{place}: row group {number} is outside of its object")
-    return begin, end
+    found: list[tuple[int, int]] = []
+    for column in (group.column(at) for at, name in enumerate(SCHEMA.names) if name in columns):
+        begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+        found.append((begin, begin + column.total_compressed_size))
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(found):
+        if not 0 < begin <= end <= object_bytes:
+            raise DamagedFile(f"{place}: row group {number} is outside of its object")
+        if merged and begin <= merged[-1][1]:
+            begin, end = merged[-1][0], max(end, merged.pop()[1])
+        merged.append((begin, end))
+    return merged
+
+
+def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: str) -> tuple[int, int]:
+    """Begin and end of all columns of a row group.
+
+    Raises:
+        DamagedFile: they lie outside the object.
+    """
+    extents = extents_of(footer, number, object_bytes, place)
+    return extents[0][0], extents[-1][1]
 
 
 def decode_row_group(
-    data: Buffer, begin: int, footer: pq.FileMetaData, number: int, rows: int, object_bytes: int, place: str
+    parts: Sequence[tuple[int, Buffer]],
+    footer: pq.FileMetaData,
+    number: int,
+    rows: int,
+    object_bytes: int,
+    place: str,
+    columns: Collection[str] = SCHEMA.names,
 ) -> pa.Table:
     """Decode the rows of a row group.
 
     Args:
-        data: bytes of the object from byte ``begin``.
+        parts: bytes of the object with their offsets: at least ``extents_of`` the columns.
         rows: the expected number of rows.
+        columns: the columns of the result, which has them in the order of the schema.
 
     Raises:
         DamagedFile: it cannot be decoded, fails a checksum, or has another number of rows.
     """
     try:
         file = pq.ParquetFile(
-            pa.PythonFile(_Window(data, begin, object_bytes), mode="r"),
+            pa.PythonFile(_Parts(parts, object_bytes), mode="r"),
             metadata=footer,
             pre_buffer=False,
             page_checksum_verification=True,
         )
-        table = file.read_row_group(number, use_threads=False)
+        wanted = None if len(columns) == len(SCHEMA) else [name for name in SCHEMA.names if name in columns]
+        table = file.read_row_group(number, columns=wanted, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DamagedFile(f"{place}: row group {number} cannot be decoded: {error}") from error
     if table.num_rows != rows:
@@ -116,14 +140,18 @@ def decode_row_group(
     return table.replace_schema_metadata(None)
 
 
-class _Window:
-    """A read-only file object with only one range of its bytes present."""
+class _Parts:
+    """A read-only file object with only some ranges of its bytes present.
+
+    Args:
+        parts: the ranges with their offsets.
+        size: length of the whole file.
+    """
 
     closed = False
 
-    def __init__(self, data: Buffer, begin: int, size: int) -> None:
-        self._data = memoryview(data)
-        self._begin = begin
+    def __init__(self, parts: Sequence[tuple[int, Buffer]], size: int) -> None:
+        self._parts = [(begin, memoryview(data)) for begin, data in parts]
         self._size = size
         self._at = 0
 
@@ -141,13 +169,14 @@ class _Window:
         return self._at
 
     def read(self, count: int = -1) -> memoryview:
-        """Read from the current position; less at the end of the range."""
-        begin = self._at - self._begin
-        if begin < 0:
-            raise OSError(f"byte {self._at} was not fetched")
-        found = self._data[begin : begin + count if count >= 0 else None]
-        self._at += len(found)
-        return found
+        """Read from the current position; less at the end of a range."""
+        for begin, data in self._parts:
+            at = self._at - begin
+            if 0 <= at < len(data):
+                found = data[at : at + count if count >= 0 else None]
+                self._at += len(found)
+                return found
+        raise OSError(f"byte {self._at} was not fetched")
 
     def readable(self) -> bool:
         """True."""

@@ -291,9 +291,7 @@ def test_a_footer_by_which_a_reader_would_pass_over_rows_does_not_pass(
         return Lying(group, column=lambda at: lie if at == column else group.column(at))
 
     check._footer = Lying(real, row_group=lying)
-    monkeypatch.setattr(
-        object_check, "decode_row_group", lambda data, at, _, *rest: decode_row_group(data, at, real, *rest)
-    )
+    monkeypatch.setattr(object_check, "decode_row_group", lambda parts, _, *rest: decode_row_group(parts, real, *rest))
     [segment] = [segment for segment in check.segments() if segment.row_group is not None]
     with pytest.raises(DamagedFile, match=f"of column {column}"):
         check.row_group(0, segment.begin, blob[segment.begin : segment.end])
@@ -307,7 +305,7 @@ def test_a_footer_by_which_a_reader_would_pass_over_rows_does_not_pass(
 def test_a_sort_order_in_the_footer_is_the_one_of_the_rows_or_none(declared: Any, passes: bool) -> None:
     blob, encoded = encode({1: batches_of(1, [[30] * 5]), 2: batches_of(2, [[9]])})
     check = check_of(blob, encoded.directory_part)
-    rows = object_check._Rows(decode_row_group(blob, 0, check._footer, 0, 6, len(blob), "object"), 0, "object")
+    rows = object_check._Rows(decode_row_group([(0, blob)], check._footer, 0, 6, len(blob), "object"), 0, "object")
     expected = contextlib.nullcontext() if passes else pytest.raises(DamagedFile, match="declares a sort order")
     with expected:
         rows.check_footer(Lying(check._footer.row_group(0), sorting_columns=declared))

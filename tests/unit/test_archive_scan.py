@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tallybook.archive import scan as scan_module
 from tallybook.archive.encoder import EncoderOptions
 from tallybook.archive.format.schema import SCHEMA
-from tallybook.archive.scan import ObjectScan
+from tallybook.archive.scan import ID_COLUMNS, ObjectScan
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing
 from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
@@ -142,6 +143,33 @@ async def test_a_scan_costs_one_request_for_the_index_and_one_for_each_row_group
     await written.scan(LedgerEntryRange(7, 500, 501))
     assert len(written.store.reads) == 2
     assert written.store.reads[0][0] == written.receipt.index.offset
+
+
+async def test_only_the_bytes_of_the_columns_asked_for_are_read() -> None:
+    written = await Written().put({7: batches(1_000, 100, 10)}, EncoderOptions(20_000))
+    footer = pq.read_metadata(pa.BufferReader(await written.store.read(KEY, 0, written.receipt.object_bytes)))
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for columns in ([], ["crc32c"], ["written_at"], ["payload"], ["written_at", "payload"], SCHEMA.names):
+        written.store.reads.clear()
+        tasks = new_tasks()
+        scan = ObjectScan(written.store, InlineWorkers(), tasks, written.receipt)
+        tables = [table async for table in scan.rows([LedgerEntryRange(7, 0, 999)], columns)]
+        await tasks.close()
+        wanted = [name for name in SCHEMA.names if name in ID_COLUMNS or name in columns]
+        assert [table.column_names for table in tables] == [wanted] * len(groups)
+        fetched = {byte for at, size in written.store.reads[1:] for byte in range(at, at + size)}
+        assert fetched == {byte for group in groups for name in wanted for byte in bytes_of(group, name)}
+        rows = pa.concat_tables(tables)
+        assert rows["entry_id"].to_pylist() == list(range(1_000))
+        if "payload" in columns:
+            assert rows["payload"].to_pylist() == [row[3] for row in written.rows]
+
+
+def bytes_of(group: pq.RowGroupMetaData, name: str) -> range:
+    """The positions of a column in the object."""
+    column = group.column(SCHEMA.get_field_index(name))
+    begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+    return range(begin, begin + column.total_compressed_size)
 
 
 async def test_large_row_groups_are_read_in_bounded_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ from crc32c import crc32c
 from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.format.index_codec import ArchivedLedger, read_batches, read_directory, read_pages
-from tallybook.archive.format.row_groups import extent_of, read_footer
-from tallybook.archive.format.schema import object_id_of, object_key
+from tallybook.archive.format.row_groups import decode_row_group, extent_of, extents_of, read_footer
+from tallybook.archive.format.schema import SCHEMA, object_id_of, object_key
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.scan import _decoded, _decoded_index
+from tallybook.archive.scan import _decoded_index
 from tallybook.archive.stream_records import RecordsCopy, decode_records, encode_records
 from tallybook.archive.verifier import ObjectVerifier
 from tallybook.core.batch import encode_batch, verify_batch
@@ -88,6 +88,7 @@ def a_footer() -> Iterator[bytes]:
     "archive/catalog.py:read_catalog",
     "archive/format/row_groups.py:read_footer",
     "archive/format/row_groups.py:check_footer_keys",
+    "archive/format/row_groups.py:extents_of",
     "archive/format/row_groups.py:extent_of",
     "archive/scan.py:_decoded_index",
     seeds=a_footer,
@@ -103,6 +104,7 @@ def footer(data: bytes) -> None:
     if found is not REFUSED:
         for number in range(found.num_row_groups):
             attempt(DamagedFile, extent_of, found, number, len(changed), KEY)
+            attempt(DamagedFile, extents_of, found, number, len(changed), KEY, ["entry_id", "payload"])
     ledger = encoded.directory.ledgers[0]
     receipt = _receipt(ledger, len(changed), part)
     attempt(DamagedFile, _decoded_index, blob[part.offset : part.end] + data, receipt)
@@ -121,7 +123,7 @@ def the_row_groups() -> Iterator[bytes]:
         yield bytes([number]) + blob[begin:end]
 
 
-@TARGET.decoder("archive/format/row_groups.py:decode_row_group", "archive/scan.py:_decoded", seeds=the_row_groups)
+@TARGET.decoder("archive/format/row_groups.py:decode_row_group", seeds=the_row_groups)
 def row_group(data: bytes) -> None:
     """The bytes of a row group, with a valid footer."""
     blob, encoded = an_object()
@@ -129,9 +131,9 @@ def row_group(data: bytes) -> None:
     found = read_footer(blob[encoded.directory_part.end :], len(groups), KEY)
     number = (data[0] if data else 0) % len(groups)
     begin, _ = extent_of(found, number, len(blob), KEY)
-    ledger = encoded.directory.ledgers[0]
-    receipt = _receipt(ledger, len(blob), encoded.directory_part)
-    attempt(DamagedFile, _decoded, [data[1:20], data[20:]], begin, found, number, groups[number], receipt)
+    parts = [(begin, data[1:20]), (begin + 19, data[20:])]
+    for found_parts, columns in ((parts, ["entry_id"]), ([(begin, data[1:])], SCHEMA.names)):
+        attempt(DamagedFile, decode_row_group, found_parts, found, number, groups[number].rows, len(blob), KEY, columns)
 
 
 def some_changes() -> Iterator[bytes]:
