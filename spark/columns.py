@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -82,6 +83,21 @@ class TableColumns:
             for name, nullable in self.names
         )
 
+    def only(self, chosen: Sequence[str]) -> TableColumns:
+        """The columns of option ``columns``, in its order.
+
+        Raises:
+            InvalidConfig: one of them does not exist, or a column is missing without which rows are misunderstood.
+        """
+        known = dict(self.names)
+        unknown = [name for name in chosen if name not in known]
+        if unknown:
+            raise InvalidConfig(f"option columns: there is no column {unknown[0]}; there are {', '.join(known)}")
+        for needed, why in (("gap", "failOnDataLoss=false"), ("value", "payloadFormat")):
+            if needed in known and needed not in chosen:
+                raise InvalidConfig(f"option columns: with {why}, name column {needed}, too")
+        return replace(self, names=tuple((name, known[name]) for name in chosen))
+
     def arrow(self, value: pa.DataType | None = None) -> pa.Schema:
         """The columns as an Arrow schema; ``value`` is the type of column ``value``."""
         return pa.schema(
@@ -142,10 +158,19 @@ def columns_for(options: ReadOptions) -> TableColumns:
     """The columns of a query of entries, or of records.
 
     Raises:
-        InvalidConfig: the schema of payloads has a type that Spark lacks.
+        InvalidConfig: the schema of payloads has a type that Spark lacks; or as ``TableColumns.only``.
     """
     columns = record_columns_of if options.of_streams else columns_of
-    return columns(options, value_ddl(options.payload))
+    found = columns(options, value_ddl(options.payload))
+    return found.only(options.columns) if options.columns else found
+
+
+def archived_columns(options: ReadOptions) -> frozenset[str]:
+    """The columns of archive objects that a query needs."""
+    needed = frozenset(name for name, _ in columns_for(options).names)
+    if options.of_streams or options.payload.kind != "raw":
+        needed |= {"payload"}
+    return needed.intersection(ENTRY_COLUMNS)
 
 
 def check_columns(options: ReadOptions, schema: StructType) -> None:

@@ -25,9 +25,9 @@ from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.blocking.loop_thread import LoopThread
 from tallybook.runtime.settings import variable
 
-from .columns import ENTRY_DDL
+from .columns import ENTRY_DDL, columns_for
 from .ledgers.planning import resolve_snapshot
-from .ledgers.row_selection import FILE, ScannedObject, chosen_rows
+from .ledgers.row_selection import FILE, NOT_IN_ITS_OBJECT, ScannedObject, chosen_rows, explanation, why_not_scanned
 from .locations import LedgerLocation, open_location
 from .options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
 from .query.partitions import planned_range_of
@@ -59,6 +59,7 @@ class NativePlan:
     Args:
         rest: the part that Spark's Parquet reader cannot read, as a snapshot.
         url: URL of the archive; empty: nothing is read from it.
+        reasons: for each ledger of the rest, why Spark cannot read it.
     """
 
     snapshot: Snapshot
@@ -66,6 +67,7 @@ class NativePlan:
     rest: Snapshot
     has_gaps: bool
     url: str
+    reasons: tuple[str, ...] = ()
 
 
 def take_snapshot(metadata: str | None = None, **options: object) -> str:
@@ -98,6 +100,7 @@ def read_ledgers(
     chosen = batch_options(given)
     if chosen.table != "entries" or chosen.payload.kind != "raw":
         raise InvalidConfig("read_ledgers returns raw payloads: parse column payload, or use format('tallybook')")
+    names = [name for name, _ in columns_for(chosen).names]
     frames = []
     rest: Snapshot | RecordSnapshot
     with LoopThread("tallybook") as loop:
@@ -105,16 +108,18 @@ def read_ledgers(
             records = loop.run(plan_native(chosen, _scannable_objects))
             if records.objects:
                 frames.append(_scanned_records(spark, spark_url or spark_path(records.url), records, chosen))
-            rest, has_rest = records.rest, bool(records.rest.ranges)
+            rest, has_rest, reasons = records.rest, bool(records.rest.ranges), records.reasons
         else:
             plan = loop.run(_planned(chosen))
             if plan.objects:
-                frames.append(_scan(spark, spark_url or spark_path(plan.url), plan, chosen))
-            rest, has_rest = plan.rest, bool(plan.rest.ranges or plan.has_gaps)
+                frames.append(_scan(spark, spark_url or spark_path(plan.url), plan, chosen).select(*names))
+            rest, has_rest, reasons = plan.rest, bool(plan.rest.ranges or plan.has_gaps), plan.reasons
     if has_rest or not frames:
         spark.dataSource.register(TallybookDataSource)
         kept = {name: value for name, value in given.items() if name not in SNAPSHOT_BOUNDS}
-        frames.append(spark.read.format(NAME).options(**{**kept, "snapshot": str(rest)}).load())
+        frame = spark.read.format(NAME).options(**{**kept, "snapshot": str(rest)}).load()
+        # The name of a subquery is the only text of ours that EXPLAIN EXTENDED shows.
+        frames.append(frame.alias(explanation(reasons)) if reasons else frame)
     found = frames[0]
     for other in frames[1:]:
         found = found.unionByName(other)
@@ -154,11 +159,13 @@ async def _planned(options: ReadOptions) -> NativePlan:
     async with open_location(options.location) as location:
         snapshot, known, gaps = await resolve_snapshot(location, options)
         by_receipt: dict[str, tuple[Receipt, list[LedgerEntryRange]]] = {}
+        reasons: dict[int, str] = {}
         for wanted in snapshot.ranges:
-            metadata = known[wanted.ledger_id]
-            scannable = planned_range_of(wanted, metadata).scannable and options.leaves_archive_to_spark
-            if metadata.archived is not None and scannable and options.tier != "bookies":
-                by_receipt.setdefault(metadata.archived.key, (metadata.archived, []))[1].append(wanted)
+            planned = planned_range_of(wanted, known[wanted.ledger_id])
+            reason = why_not_scanned(planned, options)
+            if planned.receipt is not None and not reason:
+                by_receipt.setdefault(planned.receipt.key, (planned.receipt, []))[1].append(wanted)
+            reasons[wanted.ledger_id] = reason or NOT_IN_ITS_OBJECT
         objects = await _scannable_objects(location, by_receipt.values())
         scanned = {wanted.ledger_id for found in objects for wanted in found.wanted}
         rest = [wanted.ledger_id for wanted in snapshot.ranges if wanted.ledger_id not in scanned]
@@ -168,7 +175,8 @@ async def _planned(options: ReadOptions) -> NativePlan:
             lost = tuple(LedgerEntryRange(gap.ledger_id, gap.first, gap.last) for gap in gaps)
             remaining = Snapshot(snapshot.cluster_id, tuple(sorted((*remaining.ranges, *lost))), snapshot.written)
         url = await location.archive_url() if objects else ""
-    return NativePlan(snapshot, tuple(objects), remaining, bool(gaps), url)
+    why = tuple(reason for ledger_id, reason in reasons.items() if ledger_id not in scanned)
+    return NativePlan(snapshot, tuple(objects), remaining, bool(gaps), url, why)
 
 
 async def _scannable_objects(

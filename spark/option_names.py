@@ -56,6 +56,10 @@ READ_OPTIONS: Final = (
         "streamPattern", "", "Pattern of the streams to read, as `orders/*`; `**` matches any number of parts."
     ),
     OptionInfo("namespace", "default", "Namespace of the streams."),
+    OptionInfo(
+        "columns", "", "Columns of the table, as `entry_id,payload`; default: all. No others are read from archive "
+        "objects, except `ledger_id` and `entry_id`, and the payload if it is parsed or contains records.",
+    ),
     OptionInfo("startingEntry", "0", "First entry id of each ledger."),
     OptionInfo("endingEntry", "", "Last entry id of each ledger, inclusive."),
     OptionInfo("startingTime", "", "Entries written from this time on: `2026-11-01T00:00:00Z`; UTC without a zone."),

@@ -112,6 +112,8 @@ class ReadOptions:
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     min_partitions: int = 1
     payload: PayloadOptions = PayloadOptions()
+    columns: tuple[str, ...] = ()
+    """The columns that are read, in order; empty: all."""
     start: StartingOffset = "earliest"
     max_bytes_per_trigger: int = NO_LIMIT
     max_entries_per_trigger: int = NO_LIMIT
@@ -194,6 +196,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         partition_bytes=options.size("maxbytesperpartition", DEFAULT_PARTITION_BYTES),
         min_partitions=options.number("minpartitions", 1, least=1),
         payload=options.payload(),
+        columns=options.columns(),
         start="earliest" if records else options.choice("startingposition", StartingOffset, "earliest"),
         max_bytes_per_trigger=options.size("maxbytespertrigger", NO_LIMIT),
         max_entries_per_trigger=options.number("maxentriespertrigger", NO_LIMIT, least=1),
@@ -204,6 +207,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     if first_us is not None and end_us is not None and end_us <= first_us:
         raise InvalidConfig("endingTime, which is exclusive, is not after startingTime")
     _check_streams(found)
+    if found.columns and found.table != "entries":
+        raise InvalidConfig("option columns is for entries and records: choose columns of other tables with select()")
     if found.location.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
         raise InvalidConfig("a bucket has no bookies: give the metadata URI of the cluster, too")
     return found
@@ -342,6 +347,15 @@ class _Options:
             if option in self.given:
                 raise self._wrong(option, "it needs option stream")
         return None
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns; empty: all."""
+        if "columns" not in self.given:
+            return ()
+        names = [name.strip().lower() for name in self.given["columns"].split(",")]
+        if "" in names or len(set(names)) < len(names):
+            raise self._wrong("columns", f"{self.given['columns']!r:.200} is not a list of different names")
+        return tuple(names)
 
     def payload(self) -> PayloadOptions:
         kind = self.choice("payloadformat", PayloadKind, "raw")

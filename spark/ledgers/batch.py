@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,14 @@ from pyspark.sql.datasource import DataSourceReader
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from ..batch_reader import PlannedReader
-from ..columns import columns_for
+from ..columns import archived_columns, columns_for
 from ..locations import open_location
 from ..options import ReadOptions
 from ..payloads.payloads import parser_of
 from ..query.gaps import EntryGap
 from ..query.partitions import EntryPartition
 from .planning import cut, resolve_snapshot
-from .reading import read_partition
+from .reading import EntryRows, read_partition
 from .row_shaping import RowShaper
 from .tables import read_table
 
@@ -72,25 +73,24 @@ def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartitio
     """
     shaper = RowShaper(columns_for(options), options, parser_of(options.payload, schema))
     with LoopThread("tallybook") as loop:
-        yield from loop.iterate(_shaped(options, shaper, partition))
+        # Shaped in this thread, while the loop reads on. One item ahead, because it may be a whole row group.
+        for found in loop.iterate(_found(options, partition), ahead=1):
+            if not isinstance(found, EntryGap):
+                yield from shaper.rows(found)
+            elif options.fail_on_data_loss:
+                raise found.error()
+            else:
+                yield shaper.gap(found)
 
 
-async def _shaped(
-    options: ReadOptions, shaper: RowShaper, partition: EntryPartition
-) -> AsyncGenerator[pa.RecordBatch, None]:
+async def _found(options: ReadOptions, partition: EntryPartition) -> AsyncGenerator[EntryRows | EntryGap, None]:
     async with open_location(options.location, partition) as location:
-        rows = read_partition(location, partition, whole_gaps=not options.fail_on_data_loss)
-        try:
+        rows = read_partition(
+            location, partition, columns=archived_columns(options), whole_gaps=not options.fail_on_data_loss
+        )
+        async with aclosing(rows):
             async for found in rows:
-                if not isinstance(found, EntryGap):
-                    for batch in shaper.rows(found):
-                        yield batch
-                elif options.fail_on_data_loss:
-                    raise found.error()
-                else:
-                    yield shaper.gap(found)
-        finally:
-            await rows.aclose()
+                yield found
 
 
 async def _whole(options: ReadOptions) -> EntryPartition:

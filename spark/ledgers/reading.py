@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallybook.archive.format.batch_rows import PayloadBuffer, RowGroupBuilder
+from tallybook.archive.format.schema import SCHEMA
 from tallybook.core.errors import (
     ArchiveKeyMissing,
     DataMissing,
@@ -35,7 +36,7 @@ from tallybook.metadata.ledger.model import LedgerMetadata
 from ..locations import LedgerBatches, LedgerLocation
 from ..query.gaps import EntryGap
 from ..query.partitions import EntryPartition, PlannedRange
-from ..query.snapshot import TimeRange
+from ..query.snapshot import ALL_TIMES, TimeRange
 
 LOST: Final = (DataMissing, EntryCorrupt, EntryAbsent, ObjectMissing, ObjectDamaged)
 """Errors of lost entries, if ``error.settled``."""
@@ -49,7 +50,7 @@ PROBES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class EntryRows:
-    """Entries with the columns of an archive object (``archive/format/schema.py``), and the key of their object."""
+    """Entries with the needed columns of an archive object (``archive/format/schema.py``), and the object's key."""
 
     table: pa.Table
     object_key: str | None
@@ -63,12 +64,25 @@ class _Remaining:
     first: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What the caller of ``read_partition`` needs."""
+
+    columns: frozenset[str]
+    whole_gaps: bool
+
+
 async def read_partition(
-    location: LedgerLocation, partition: EntryPartition, *, whole_gaps: bool = True
+    location: LedgerLocation,
+    partition: EntryPartition,
+    *,
+    columns: frozenset[str] = frozenset(SCHEMA.names),
+    whole_gaps: bool = True,
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """The rows and gaps of a partition, in order.
 
     Args:
+        columns: the needed columns; no others are read from archive objects, except the ids. Tables may have more.
         whole_gaps: whether to find the end of a gap. If not, a gap has only its first entry, which is enough to fail
             the query.
 
@@ -77,11 +91,12 @@ async def read_partition(
     """
     for gap in partition.gaps:
         yield gap
+    if partition.written != ALL_TIMES:
+        columns = columns | {"written_at"}
+    needs = _Needs(columns, whole_gaps)
     for key, group in groupby(partition.planned_ranges, key=_key_of):
         planned_ranges = list(group)
-        source = (
-            _scanned(location, planned_ranges, whole_gaps) if key else _careful(location, planned_ranges, whole_gaps)
-        )
+        source = _scanned(location, planned_ranges, needs) if key else _careful(location, planned_ranges, needs)
         async with aclosing(source) as found:
             async for item in found:
                 if isinstance(item, EntryGap):
@@ -106,7 +121,7 @@ def _written(table: pa.Table, wanted: TimeRange) -> pa.Table:
 
 
 async def _scanned(
-    location: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
+    location: LedgerLocation, planned_ranges: Sequence[PlannedRange], needs: _Needs
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """Ranges of one object, by a scan of it; entries that the scan does not return are read one ledger at a time."""
     # One ledger may have several ranges, one after the other.
@@ -114,7 +129,8 @@ async def _scanned(
     receipt = planned_ranges[0].receipt
     if receipt is not None:
         try:
-            scan = (await location.scan(receipt)).rows([planned_range.range for planned_range in planned_ranges])
+            ranges = [planned_range.range for planned_range in planned_ranges]
+            scan = (await location.scan(receipt)).rows(ranges, needs.columns)
             async with aclosing(scan) as tables:
                 async for table in tables:
                     yield EntryRows(table, receipt.key)
@@ -122,7 +138,7 @@ async def _scanned(
         except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
             pass  # the rest is read below, or reported as a gap
     for wanted in rest:
-        async with aclosing(_ledger(location, wanted, receipt, whole_gaps)) as found:
+        async with aclosing(_ledger(location, wanted, receipt, needs)) as found:
             async for item in found:
                 yield item
 
@@ -141,18 +157,16 @@ def _without(rest: list[_Remaining], table: pa.Table) -> list[_Remaining]:
 
 
 async def _careful(
-    location: LedgerLocation, planned_ranges: Sequence[PlannedRange], whole_gaps: bool
+    location: LedgerLocation, planned_ranges: Sequence[PlannedRange], needs: _Needs
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     for planned_range in planned_ranges:
-        async with aclosing(
-            _ledger(location, _Remaining(planned_range, planned_range.first), None, whole_gaps)
-        ) as found:
+        async with aclosing(_ledger(location, _Remaining(planned_range, planned_range.first), None, needs)) as found:
             async for item in found:
                 yield item
 
 
 async def _ledger(
-    location: LedgerLocation, wanted: _Remaining, tried: Receipt | None, whole_gaps: bool
+    location: LedgerLocation, wanted: _Remaining, tried: Receipt | None, needs: _Needs
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """Read one ledger from its current object, if that has changed, or with verified reads."""
     planned_range, first = wanted.planned_range, wanted.first
@@ -162,7 +176,7 @@ async def _ledger(
             break
         tried = metadata.archived
         try:
-            scan = (await location.scan(tried)).rows([planned_range.range._replace(first=first)])
+            scan = (await location.scan(tried)).rows([planned_range.range._replace(first=first)], needs.columns)
             async with aclosing(scan) as tables:
                 async for table in tables:
                     yield EntryRows(table, tried.key)
@@ -174,13 +188,13 @@ async def _ledger(
     if metadata is None:
         yield location.missing(planned_range.ledger_id, first, planned_range.last)
         return
-    async with aclosing(_batches(location, metadata, first, planned_range.last, whole_gaps)) as found:
+    async with aclosing(_batches(location, metadata, first, planned_range.last, needs)) as found:
         async for item in found:
             yield item
 
 
 async def _batches(
-    location: LedgerLocation, metadata: LedgerMetadata, first: int, last: int, whole_gaps: bool
+    location: LedgerLocation, metadata: LedgerMetadata, first: int, last: int, needs: _Needs
 ) -> AsyncGenerator[EntryRows | EntryGap, None]:
     """Verified reads, batch by batch; continues after lost entries."""
     released = metadata.archived if metadata.copies_released else None
@@ -201,7 +215,7 @@ async def _batches(
                 if not error.settled:
                     raise
                 end = first
-                if whole_gaps:
+                if needs.whole_gaps:
                     # If the object is missing, all entries are.
                     end = last if isinstance(error, ObjectMissing) else await _end_of_gap(ledger, first, last)
                 yield EntryGap(metadata.ledger_id, first, end, "lost", error.message)

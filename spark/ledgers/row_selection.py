@@ -1,4 +1,4 @@
-"""Selects the wanted rows of archive objects that Spark scans.
+"""What of a query Spark's Parquet reader scans: which ledgers it can read, and the wanted rows of their objects.
 
 A few ranges become a filter condition, which lets Parquet skip row groups. Many ranges would be slow to evaluate per
 row and too deep an expression tree for Spark, so they become a table that is joined.
@@ -6,7 +6,8 @@ row and too deep an expression tree for Spark, so they become a table that is jo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tallybook.core.ranges import LedgerEntryRange
+
+from ..options import ReadOptions
+from ..query.partitions import PlannedRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,6 +38,27 @@ class ScannedObject:
     wanted: tuple[LedgerEntryRange, ...]
     held: tuple[LedgerEntryRange, ...]
     """All entries in the object."""
+
+
+NOT_IN_ITS_OBJECT: Final = "in an object that is encrypted, damaged or gone"
+"""A reason as of ``why_not_scanned``, found out by reading the object's index."""
+
+
+def why_not_scanned(planned: PlannedRange, options: ReadOptions) -> str:
+    """Why Spark's Parquet reader cannot read the entries of a ledger; empty: it can, if their object is as recorded."""
+    if options.tier == "bookies":
+        return "with option tier=bookies"
+    if planned.receipt is None:
+        return "not in the archive"
+    if not planned.scannable:
+        return "with HMAC digests to check"
+    return "" if options.leaves_archive_to_spark else "with credentials in the options"
+
+
+def explanation(reasons: Iterable[str]) -> str:
+    """Text for EXPLAIN about the ledgers that Spark's Parquet reader cannot read, from a reason for each of them."""
+    counts = sorted(Counter(reasons).items())
+    return "read in Python: " + ", ".join(f"{count} ledger{'s' * (count > 1)} {why}" for why, count in counts)
 
 
 def chosen_rows(frame: DataFrame, objects: Sequence[ScannedObject]) -> DataFrame:

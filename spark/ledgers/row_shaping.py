@@ -33,7 +33,8 @@ class RowShaper:
 
     def rows(self, rows: EntryRows) -> Iterator[pa.RecordBatch]:
         """Batches of entries."""
-        size = rows.table.nbytes
+        used = rows.table.column_names if self._parser else set(rows.table.column_names) & set(self._schema.names)
+        size = sum(rows.table[name].nbytes for name in used)
         step = max(1, rows.table.num_rows * BATCH_BYTES // max(1, size))
         for at in range(0, rows.table.num_rows, step):
             part = rows.table.slice(at, step)

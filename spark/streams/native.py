@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from tallybook.archive.scan import ID_COLUMNS
 from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 
-from ..columns import columns_for
-from ..ledgers.row_selection import ScannedObject
+from ..columns import archived_columns, columns_for
+from ..ledgers.row_selection import NOT_IN_ITS_OBJECT, ScannedObject, why_not_scanned
 from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
 from ..query.record_snapshot import RecordRange, RecordSnapshot
@@ -41,12 +42,14 @@ class NativeRecords:
         scanned: the ranges read from the objects.
         rest: what Spark's Parquet reader cannot read, or is lost.
         url: URL of the archive; empty: nothing is read from it.
+        reasons: for each segment that is not scanned, why.
     """
 
     objects: tuple[ScannedObject, ...]
     scanned: tuple[PlannedRecordRange, ...]
     rest: RecordSnapshot
     url: str
+    reasons: tuple[str, ...] = ()
 
 
 CheckObjects: TypeAlias = Callable[
@@ -67,9 +70,12 @@ async def plan_native(options: ReadOptions, check_objects: CheckObjects) -> Nati
         snapshot = await resolve_record_snapshot(location, options)
         plan = await plan_records(location, snapshot.ranges, fail=options.fail_on_data_loss)
         by_receipt: dict[str, tuple[Receipt, list[LedgerEntryRange]]] = {}
+        reasons: dict[int, str] = {}
         for each in plan.planned_ranges:
-            if each.receipt is not None and each.scannable and options.leaves_archive_to_spark:
+            reason = why_not_scanned(each, options)
+            if each.receipt is not None and not reason:
                 by_receipt.setdefault(each.receipt.key, (each.receipt, []))[1].append(each.range)
+            reasons[each.ledger_id] = reason or NOT_IN_ITS_OBJECT
         objects = await check_objects(location, by_receipt.values())
         ledgers = {wanted.ledger_id for found in objects for wanted in found.wanted}
         scanned = tuple(replace(each, receipt=None) for each in plan.planned_ranges if each.ledger_id in ledgers)
@@ -77,7 +83,8 @@ async def plan_native(options: ReadOptions, check_objects: CheckObjects) -> Nati
             piece for rank, wanted in enumerate(snapshot.ranges) for piece in unscanned(wanted, rank, plan, ledgers)
         )
         url = await location.archive_url() if objects else ""
-    return NativeRecords(tuple(objects), scanned, RecordSnapshot(snapshot.cluster_id, rest), url)
+    why = tuple(reason for ledger_id, reason in reasons.items() if ledger_id not in ledgers)
+    return NativeRecords(tuple(objects), scanned, RecordSnapshot(snapshot.cluster_id, rest), url, why)
 
 
 def unscanned(wanted: RecordRange, rank: int, plan: RecordPlan, ledgers: set[int]) -> Iterator[RecordRange]:
@@ -107,6 +114,8 @@ def records_of(frame: DataFrame, scanned: Sequence[PlannedRecordRange], options:
             ``includeMetadata`` is set.
     """
     wanted = replace(options, snapshot=RecordSnapshot("", ()), records=None)
+    needed = archived_columns(wanted) | ID_COLUMNS | {"object"}
+    frame = frame.select(*(name for name in frame.columns if name in needed))
     return frame.mapInArrow(_Opened(wanted, tuple(scanned)), columns_for(wanted).ddl)
 
 
@@ -124,7 +133,7 @@ class _Opened:
             by_ledger.setdefault(each.ledger_id, []).append(each)
         for batch in batches:
             for entries in _runs(pa.Table.from_batches([batch])):
-                rows = RecordRows(by_ledger[entries["ledger_id"][0].as_py()])
+                rows = RecordRows(by_ledger[entries["ledger_id"][0].as_py()], shaper.needed)
                 key = entries["object"][0].as_py() if "object" in entries.column_names else None
                 yield from shaper.shaped(rows.records(entries), key)
                 yield from shaper.shaped(rows.rest(), key)

@@ -6,7 +6,7 @@ envelopes, and missing sequence numbers between two envelopes, become gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -31,9 +31,11 @@ class RecordRows:
 
     Args:
         planned_ranges: all that it reads.
+        columns: the wanted columns; ``None``: all.
     """
 
-    def __init__(self, planned_ranges: Sequence[PlannedRecordRange]) -> None:
+    def __init__(self, planned_ranges: Sequence[PlannedRecordRange], columns: Collection[str] | None = None) -> None:
+        self._columns = columns
         self._ranges_of: dict[int, list[PlannedRecordRange]] = {}
         for each in planned_ranges:
             self._ranges_of.setdefault(each.ledger_id, []).append(each)
@@ -74,7 +76,7 @@ class RecordRows:
         self._next(planned_range, int(entry_ids[0]))
         for piece in decode(payloads):
             yield from self._gaps(planned_range, piece, entry_ids, payloads)
-            table = _table(planned_range, piece, entries, entry_ids)
+            table = _table(planned_range, piece, entries, entry_ids, self._columns)
             if table.num_rows:
                 yield table
 
@@ -135,32 +137,38 @@ class RecordRows:
 
 
 def _table(
-    planned_range: PlannedRecordRange, piece: EnvelopeColumns, entries: pa.Table, entry_ids: Int64Array
+    planned_range: PlannedRecordRange,
+    piece: EnvelopeColumns,
+    entries: pa.Table,
+    entry_ids: Int64Array,
+    wanted: Collection[str] | None,
 ) -> pa.Table:
-    """The wanted records with all columns."""
+    """The wanted records with the wanted columns."""
     chosen = _chosen(planned_range, piece, entry_ids)
-    row, slot = pa.array(piece.row), pa.array(piece.slot)
-    total = len(row)
-    ids = pa.array(entry_ids)
-    texts = ids.cast(pa.string()).take(row)
-    position = pc.binary_join_element_wise(f"{planned_range.segment}", texts, slot.cast(pa.string()), "-")
-    columns = {
-        "stream": pa.repeat(planned_range.stream, total),
-        "position": pc.binary_join_element_wise(position, planned_range.tag, "@"),
-        "sequence": pa.array(piece.record_sequence),
-        "timestamp": _times(piece.timestamp_ms),
-        "key": piece.key,
-        "txid": piece.txid,
-        "payload": piece.payload,
-        "segment": pa.repeat(pa.scalar(planned_range.segment, pa.int64()), total),
-        "ledger_id": pa.repeat(pa.scalar(planned_range.ledger_id, pa.int64()), total),
-        "entry_id": ids.take(row),
-        "slot": slot.cast(pa.int32()),
-        "timestamp_ms": pa.array(piece.timestamp_ms),
-        "dedup_id": piece.dedup_id,
-        "written_at": entries["written_at"].take(row),
+    row, slot, ids = pa.array(piece.row), pa.array(piece.slot), pa.array(entry_ids)
+
+    def position() -> pa.Array:
+        texts = ids.cast(pa.string()).take(row)
+        place = pc.binary_join_element_wise(f"{planned_range.segment}", texts, slot.cast(pa.string()), "-")
+        return pc.binary_join_element_wise(place, planned_range.tag, "@")
+
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "stream": lambda: pa.repeat(planned_range.stream, len(row)),
+        "position": position,
+        "sequence": lambda: pa.array(piece.record_sequence),
+        "timestamp": lambda: _times(piece.timestamp_ms),
+        "key": lambda: piece.key,
+        "txid": lambda: piece.txid,
+        "payload": lambda: piece.payload,
+        "segment": lambda: pa.repeat(pa.scalar(planned_range.segment, pa.int64()), len(row)),
+        "ledger_id": lambda: pa.repeat(pa.scalar(planned_range.ledger_id, pa.int64()), len(row)),
+        "entry_id": lambda: ids.take(row),
+        "slot": lambda: slot.cast(pa.int32()),
+        "timestamp_ms": lambda: pa.array(piece.timestamp_ms),
+        "dedup_id": lambda: piece.dedup_id,
+        "written_at": lambda: entries["written_at"].take(row),
     }
-    table = pa.table(columns)
+    table = pa.table({name: make() for name, make in columns.items() if wanted is None or name in wanted})
     return table if chosen is None else table.filter(pa.array(chosen))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tallybook.runtime.blocking.loop_thread import LoopThread
 
-from ..columns import columns_for
+from ..columns import archived_columns, columns_for
 from ..ledgers.reading import EntryRows, read_partition
 from ..ledgers.row_shaping import RowShaper
 from ..locations import LedgerLocation, open_location
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 class RecordShaper(RowShaper):
     """Builds the Arrow batches of a query of streams."""
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The columns that a table of records needs: those it uses, and one by which records are counted."""
+        parsed = {"payload", "ledger_id", "entry_id"} if self._parser else set()
+        return frozenset({"sequence", *parsed, *self._schema.names})
 
     def lost(self, gap: RecordGap) -> pa.RecordBatch:
         """A batch with one row that reports a gap, with the position of its first record.
@@ -63,25 +69,28 @@ def read_records(options: ReadOptions, schema: StructType, partition: RecordPart
         yield shaper.lost(gap)
     if partition.planned_ranges:
         with LoopThread("tallybook") as loop:
-            yield from loop.iterate(_shaped(options, shaper, partition))
+            for batches in loop.iterate(_shaped(options, shaper, partition), ahead=1):
+                yield from batches
 
 
 async def _shaped(
     options: ReadOptions, shaper: RecordShaper, partition: RecordPartition
-) -> AsyncGenerator[pa.RecordBatch, None]:
-    rows = RecordRows([each for each in partition.planned_ranges if isinstance(each, PlannedRecordRange)])
+) -> AsyncGenerator[list[pa.RecordBatch], None]:
+    """The batches of each table of entries: one hand-off to the task's thread."""
+    ranges = [each for each in partition.planned_ranges if isinstance(each, PlannedRecordRange)]
+    rows = RecordRows(ranges, shaper.needed)
     async with open_location(options.location, partition) as location:
-        source = read_partition(location, partition, whole_gaps=not options.fail_on_data_loss)
+        source = read_partition(
+            location, partition, columns=archived_columns(options), whole_gaps=not options.fail_on_data_loss
+        )
         async with aclosing(source) as entries:
             async for each in entries:
                 if isinstance(each, EntryGap):
                     found, key = await _lost(location, rows, each), None
                 else:
                     found, key = rows.records(each.table), each.object_key
-                for batch in shaper.shaped(found, key):
-                    yield batch
-        for batch in shaper.shaped(rows.rest(), None):
-            yield batch
+                yield list(shaper.shaped(found, key))
+        yield list(shaper.shaped(rows.rest(), None))
 
 
 async def _lost(location: LedgerLocation, rows: RecordRows, gap: EntryGap) -> Iterator[RecordGap]:

@@ -118,6 +118,7 @@ def test_credentials_that_are_not_complete_are_refused_without_being_shown(given
         ("maxBytesPerPartition", "7b", "partition_bytes", 7),
         ("minPartitions", "8", "min_partitions", 8),
         ("badRecords", "fail", "payload", PayloadOptions(bad_records="fail")),
+        ("columns", "Entry_ID, payload", "columns", ("entry_id", "payload")),
         ("startingPosition", "latest", "start", "latest"),
         ("maxBytesPerTrigger", "1m", "max_bytes_per_trigger", 1 << 20),
         ("maxEntriesPerTrigger", "5", "max_entries_per_trigger", 5),
