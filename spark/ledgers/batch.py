@@ -19,6 +19,7 @@ from ..options import ReadOptions
 from ..payloads.payloads import parser_of
 from ..query.gaps import EntryGap
 from ..query.partitions import EntryPartition
+from ..worker import settle_worker
 from .planning import cut, resolve_snapshot
 from .reading import EntryRows, read_partition
 from .row_shaping import RowShaper
@@ -71,6 +72,7 @@ def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartitio
     Raises:
         TallybookError: entries cannot be read. ``DataMissing`` and ``NoSuchLedger`` are permanent.
     """
+    settle_worker()
     shaper = RowShaper(columns_for(options), options, parser_of(options.payload, schema))
     with LoopThread("tallybook") as loop:
         # Shaped in this thread, while the loop reads on. One item ahead, because it may be a whole row group.

@@ -15,7 +15,7 @@ from ..payloads.payloads import Parser
 from ..query.gaps import EntryGap
 from .reading import EntryRows
 
-BATCH_BYTES: Final = 4 * MIB
+BATCH_BYTES: Final = MIB
 """Approximate size of an Arrow batch passed to Spark."""
 
 

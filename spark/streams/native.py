@@ -25,6 +25,7 @@ from ..ledgers.row_selection import NOT_IN_ITS_OBJECT, ScannedObject, why_not_sc
 from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
 from ..query.record_snapshot import RecordRange, RecordSnapshot
+from ..worker import settle_worker
 from .planning import RecordPlan, plan_records, resolve_record_snapshot
 from .ranges import PlannedRecordRange
 from .rows import RecordRows
@@ -127,6 +128,7 @@ class _Opened:
     scanned: tuple[PlannedRecordRange, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
         shaper = RecordShaper(columns_for(self.options), self.options, None)
         by_ledger: dict[int, list[PlannedRecordRange]] = {}
         for each in self.scanned:

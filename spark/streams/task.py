@@ -17,6 +17,7 @@ from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
 from ..payloads.payloads import parser_of
 from ..query.gaps import EntryGap
+from ..worker import settle_worker
 from .bounds_resolution import StreamResolver
 from .ranges import PlannedRecordRange, RecordGap, RecordPartition
 from .rows import RecordRows
@@ -64,6 +65,7 @@ def read_records(options: ReadOptions, schema: StructType, partition: RecordPart
     Raises:
         TallybookError: records cannot be read. ``DataMissing``, ``StreamGap`` and ``NoSuchStream`` are permanent.
     """
+    settle_worker()
     shaper = RecordShaper(columns_for(options), options, parser_of(options.payload, schema, "row"))
     for gap in partition.missing:
         yield shaper.lost(gap)

@@ -1,0 +1,20 @@
+"""Tuning of the Python processes in which Spark runs the tasks of a query."""
+
+from __future__ import annotations
+
+import gc
+
+_settled = False
+
+
+def settle_worker() -> None:
+    """Exempt the imported modules from garbage collection, once per process. Call it at the start of a task.
+
+    Spark's daemon runs a full collection after each task. It visits every object of every imported module, which takes
+    about 50 ms and finds nothing: a third of the processor time of a task that reads 128 MiB. The objects that exist
+    now stay until the process ends, those that are created later are collected as usual.
+    """
+    global _settled  # noqa: PLW0603 - a property of the process
+    if not _settled:
+        _settled = True
+        gc.freeze()
