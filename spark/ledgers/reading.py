@@ -66,7 +66,7 @@ class _Remaining:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """What the caller of ``read_partition`` needs."""
+    """Needs of the caller of ``read_partition``."""
 
     columns: frozenset[str]
     whole_gaps: bool

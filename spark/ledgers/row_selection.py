@@ -1,4 +1,4 @@
-"""What of a query Spark's Parquet reader scans: which ledgers it can read, and the wanted rows of their objects.
+"""Selects what of a query Spark's Parquet reader scans: the ledgers it can read, and the wanted rows of their objects.
 
 A few ranges become a filter condition, which lets Parquet skip row groups. Many ranges would be slow to evaluate per
 row and too deep an expression tree for Spark, so they become a table that is joined.
