@@ -173,6 +173,10 @@ test-stores: $(STAMP) ## Run the tests of object stores on everything that plays
 test-alerts: ## Check and try the alert rules with promtool (of Debian, or Go builds it); without it that is a failure
 	promtool=$$(scripts/ensure-promtool) && cd docker/prometheus && "$$promtool" check rules alerts.yml && "$$promtool" test rules alerts_test.yml
 
+.PHONY: test-pythons
+test-pythons: $(STAMP) ## Import everything and run a cluster with later versions of Python, those that are there
+	scripts/check-pythons
+
 .PHONY: console-test
 console-test: $(STAMP) ## Run the tests of the console's page in Chromium (Debian's is installed where there is none)
 	scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py \
