@@ -24,12 +24,12 @@ def main(
 ) -> None:
     """Print a line of JSON at the first stop; the process runs when this one has ended."""
     signal.signal(signal.SIGTERM, _terminated)
-    told = False
+    reported = False
     try:
         while True:
             os.kill(pid, signal.SIGSTOP)
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 print_json_line({"ready": True})
             time.sleep(stopped_seconds)
             os.kill(pid, signal.SIGCONT)
