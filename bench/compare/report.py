@@ -154,7 +154,10 @@ def short_note(facts: Mapping[str, str]) -> list[str]:
 
 
 def _gates(verdicts: Sequence[GateVerdict]) -> str:
-    how = "A figure with x is Tallybook's, divided by BookKeeper's in the same round."
+    how = (
+        "A figure with x is Tallybook's, divided by BookKeeper's in the same round. *Not measured*: there was no "
+        "round, or none without errors of either system; the tables below have them."
+    )
     return f"## Gates\n\n{how}\n\n{_verdicts(verdicts, 'median')}"
 
 
@@ -215,7 +218,7 @@ def _spread(values: Sequence[float]) -> str:
     """Highest less lowest of ``values``, relative to the median; empty if that says nothing."""
     if len(values) < 2 or not median(values):
         return ""
-    return f"{(max(values) - min(values)) / abs(median(values)):.0%}"
+    return f"{(max(values) - min(values)) / abs(median(values)) * 100:.0f} %"
 
 
 def _cell(value: float | None) -> str:

@@ -97,8 +97,9 @@ ORDINARY_RATE: Final = 12_000.0
 
 
 def _open_loop(share: float) -> BenchWorkload:
-    title = f"1 KiB entries, {share:.0%} of the peer's peak rate"
-    return BenchWorkload(f"open-{share * 100:.0f}", title, WorkloadKind.ADDS, 1024, window=PEAK.window, share=share)
+    percent = round(share * 100)
+    title = f"1 KiB entries, {percent} % of the peer's peak rate"
+    return BenchWorkload(f"open-{percent}", title, WorkloadKind.ADDS, 1024, window=PEAK.window, share=share)
 
 
 GROUPS: Final[tuple[tuple[BenchWorkload, ...], ...]] = (

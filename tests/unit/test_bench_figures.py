@@ -43,10 +43,10 @@ def test_the_page_has_medians_and_spread_and_marks_a_short_run():
     facts = {"rounds": "5", "seconds of a load": "10"}
     page = render(facts, rounds(FASTER, [300, 100, 200], [100, 100, 100]), plot=False)
     assert (
-        "| entries/s, 1 KiB entries, 5,000 unconfirmed | ≥ 4x | **2.00x** | 100% | **no** | 3.00, 1.00, 2.00 |" in page
+        "| entries/s, 1 KiB entries, 5,000 unconfirmed | ≥ 4x | **2.00x** | 100 % | **no** | 3.00, 1.00, 2.00 |" in page
     )
     assert "| median | Tallybook | 200 |" in page
-    assert "| spread | Tallybook | 100% |" in page
+    assert "| spread | Tallybook | 100 % |" in page
     assert SHORT not in page
     for short in ({"rounds": "4"}, {"seconds of a load": "9"}):
         assert SHORT in render(facts | short, [], plot=False)
