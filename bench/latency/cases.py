@@ -77,6 +77,8 @@ class LatencyTurn:
     healthy: Latencies
     during: Latencies
     ensemble_changes: int
+    refusals: int
+    """Times that the byte budget of the client was used up."""
 
 
 def measure_latency(directory: Path, plan: LatencyPlan, names: Sequence[str]) -> Figures:
@@ -108,7 +110,7 @@ def _turn(
             time.sleep(case.lead_seconds)
             during = Window.of_next(plan.seconds)
     latencies = WindowedLatencies.load(load.samples)
-    return LatencyTurn(latencies.within(before), latencies.within(during), load.ensemble_changes)
+    return LatencyTurn(latencies.within(before), latencies.within(during), load.ensemble_changes, load.refusals)
 
 
 def _capacity(directory: Path, plan: LatencyPlan) -> float:
@@ -133,4 +135,5 @@ def figures_of(turns: dict[str, list[LatencyTurn]]) -> Figures:
         figures |= {f"{name}_p99_ratio_{number}": round(ratio, 3) for number, ratio in enumerate(ratios)}
         figures[f"{name}_p99_ratio"] = round(median(ratios), 3)
         figures[f"{name}_ensemble_changes"] = median([turn.ensemble_changes for turn in found])
+        figures[f"{name}_refusals"] = median([turn.refusals for turn in found])
     return figures

@@ -21,6 +21,10 @@ latency of an entry runs from its planned append to its confirmation.
 In a round, each case has a load of its own. The latencies before the fault are *healthy*, those from its begin on are
 *during*; only *a dead member* is measured when the writer has replaced it. A ratio comes from one load, a gate checks
 the median of the rounds. The bookie that fails is the one with most of the four ledgers. Percentiles are exact.
+
+*Client budget used up* counts the appends that the client refused because its unconfirmed and retained entries took
+all of `max_pending_bytes`. A refused append waits a millisecond, which counts as its latency. [Where the time
+goes](../understand/performance.md#a-bad-member-under-load) explains why a gate is missed.
 """
 
 MAX_RATIO: Final = 1.5
@@ -48,12 +52,12 @@ def sections(figures: Figures) -> list[str]:
         ]
         of_rounds = [value for figure, value in figures.items() if figure.startswith(f"{name}_p99_ratio_")]
         shown = ", ".join(map(number, of_rounds))
-        changes = f"{figures[f'{name}_ensemble_changes']:g}"
+        counts = (f"{figures[f'{name}_{count}']:,.0f}" for count in ("ensemble_changes", "refusals"))
         ratio = number(figures[f"{name}_p99_ratio"])
-        ratios.append((case.title, f"**{ratio}**", shown, changes))
+        ratios.append((case.title, f"**{ratio}**", shown, *counts))
     return [
         f"## Latency in ms, at {number(figures['capacity_entries_per_s'] / 4)} entries per second\n",
         table(("case", "", *_COLUMNS.values()), rows),
         "## p99 relative to healthy\n",
-        table(("case", "median", "rounds", "ensemble changes of four ledgers"), ratios),
+        table(("case", "median", "rounds", "ensemble changes of four ledgers", "client budget used up, times"), ratios),
     ]

@@ -3,7 +3,8 @@
     python -m tallybook.bench.loads.steady_adds --metadata URI --rate 2000 --samples FILE
 
 After the warm-up it prints a line of JSON with the bookies of its ledgers, at the end another one with the number of
-entries and of ensemble changes. The latencies go to the file: ``windows.py`` evaluates them by time.
+entries, of ensemble changes, and of refusals: how often the client's byte budget was used up. The latencies go to the
+file: ``windows.py`` evaluates them by time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -45,12 +46,14 @@ class SteadyLoad:
         ensembles: bookies of each of its ledgers, after the warm-up.
         samples: file with the latencies; complete when the load has ended.
         ensemble_changes: of all ledgers together; valid when the load has ended.
+        refusals: times that the client's byte budget was used up; likewise.
     """
 
     pid: int
     ensembles: Sequence[Sequence[str]]
     samples: Path
-    ensemble_changes: int = field(default=0)
+    ensemble_changes: int = 0
+    refusals: int = 0
 
 
 @contextmanager
@@ -76,7 +79,8 @@ def steady_adds(directory: Path, rate: float, name: str = "adds", **options: flo
         adds.stop()
     if adds.ended:
         raise ProgramFailed(f"the adds ended with {adds.ended}: see {directory / name}.log")
-    load.ensemble_changes = adds.said()[-1]["ensemble_changes"]
+    last = adds.said()[-1]
+    load.ensemble_changes, load.refusals = last["ensemble_changes"], last["refusals"]
 
 
 def main(
@@ -101,9 +105,10 @@ def main(
         plan = AddPlan(KIB, ledgers, WINDOW, MAX_SECONDS, rate, warm_up_seconds, **quorums)
         async with Client(metadata) as client:
             adds = await adds_until(client, plan, over, begun)
+            refusals = client.budget.exhausted
         save(adds, samples)
         changes = sum(len(writer.metadata.fragments) - 1 for writer in writers)
-        return {"entries": len(adds.planned_ns), "ensemble_changes": changes}
+        return {"entries": len(adds.planned_ns), "ensemble_changes": changes, "refusals": refusals}
 
     tune_process()
     settle_memory()

@@ -21,18 +21,18 @@ MS = 1_000_000
 TOPIC = Topic("latency", HEAD, GATES, {"rounds": 2}, latency_sections)
 
 
-def turn(healthy_ms, during_ms, changes=0):
+def turn(healthy_ms, during_ms, changes=0, refusals=0):
     """A turn in which all percentiles are alike."""
-    return LatencyTurn(Latencies(*[healthy_ms] * 5), Latencies(*[during_ms] * 5), changes)
+    return LatencyTurn(Latencies(*[healthy_ms] * 5), Latencies(*[during_ms] * 5), changes, refusals)
 
 
 def test_a_case_is_judged_by_the_median_of_the_ratios_of_its_loads():
-    turns = {"dead": [turn(1.0, 3.0, 4), turn(4.0, 4.0, 4), turn(2.0, 3.0, 5)]}
+    turns = {"dead": [turn(1.0, 3.0, 4, 10), turn(4.0, 4.0, 4, 1_000), turn(2.0, 3.0, 5, 1_200)]}
     figures = figures_of(turns)
     assert [figures[f"dead_p99_ratio_{number}"] for number in range(3)] == [3.0, 1.0, 1.5]
     assert figures["dead_p99_ratio"] == 1.5
     assert (figures["dead_healthy_p99_ms"], figures["dead_during_max_ms"]) == (2.0, 3.0)
-    assert figures["dead_ensemble_changes"] == 4
+    assert (figures["dead_ensemble_changes"], figures["dead_refusals"]) == (4, 1_000)
 
 
 def test_gates_are_about_cases_of_one_bad_member_and_the_page_has_every_case_that_was_measured():
@@ -43,7 +43,7 @@ def test_gates_are_about_cases_of_one_bad_member_and_the_page_has_every_case_tha
     slow, _, _, dead, busy = (case.title for case in CASES)
     assert "at 10,000 entries per second" in page
     assert f"| {slow} | during | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 |" in page
-    assert f"| {busy} | **9.00** | 9.00 | 0 |" in page
+    assert f"| {busy} | **9.00** | 9.00 | 0 | 0 |" in page
     assert f"| p99, {slow}, relative to healthy | ≤ 1.5 | **2** | **no** |" in page
     assert f"| p99, {dead}, relative to healthy | ≤ 1.5 | not measured | - |" in page
     assert f"| {dead} | healthy |" not in page
