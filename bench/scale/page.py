@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from textwrap import fill
 from typing import Final
 
 from ..compare.report import number, table
@@ -53,10 +54,9 @@ _COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 
 _TEXT: Final[Mapping[str, str]] = {
     BOOKIES: f"One client appends to {LEDGERS} ledgers, {RATE:,.0f} entries per second, with Qa a majority of the "
-    "copies. Each row is a new cluster. Above three bookies the copies are spread, so batches get smaller for each "
-    "bookie only if a ledger has them all.",
+    "copies. Each row is a new cluster. With more than three bookies, each ledger has three of them.",
     CLIENTS: f"Three bookies; {LEDGERS} ledgers and {RATE:,.0f} entries per second are divided among the clients, each "
-    "a process. Batches gather entries of one ledger, which get fewer only with the rate of a ledger.",
+    "a process. A batch has entries of one ledger, so more clients do not make batches smaller.",
     LEDGER: f"One client creates ledgers, {CONCURRENCY} at a time, and appends an entry to each; no more are created "
     f"after {CREATE_SECONDS:.0f} s. Memory is the growth of the physical memory of the client and of one bookie until "
     "then, divided by the ledgers; with few ledgers it is mostly other growth. Then 1,000 entries per second go to "
@@ -80,5 +80,5 @@ def sections(figures: Figures) -> list[str]:
             values = {name: figures.get(f"{kind}_{count}_{name}") for name in columns}
             actual = figures.get(f"{kind}_{count}_count", count)
             rows.append((f"{actual:,.0f}", *("" if value is None else number(value) for value in values.values())))
-        found += [f"## {kind.title()}\n", f"{_TEXT[kind]}\n", table((kind, *columns.values()), rows)]
+        found += [f"## {kind.title()}\n", f"{fill(_TEXT[kind], 120)}\n", table((kind, *columns.values()), rows)]
     return found
