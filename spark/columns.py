@@ -181,5 +181,5 @@ def check_columns(options: ReadOptions, schema: StructType) -> None:
     """
     wanted = columns_for(options)
     if [field.name for field in schema.fields] != [name for name, _ in wanted.names]:
-        raise InvalidConfig(f"the columns of this table are: {wanted.ddl}; choose some of them with select()")
+        raise InvalidConfig(f"the columns of this table are: {wanted.ddl}; choose some of them with option columns")
     check_value(options.payload, schema)

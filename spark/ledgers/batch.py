@@ -72,11 +72,11 @@ def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartitio
     Raises:
         TallybookError: entries cannot be read. ``DataMissing`` and ``NoSuchLedger`` are permanent.
     """
-    settle_worker()
     shaper = RowShaper(columns_for(options), options, parser_of(options.payload, schema))
     with LoopThread("tallybook") as loop:
         # Shaped in this thread, while the loop reads on. One item ahead, because it may be a whole row group.
         for found in loop.iterate(_found(options, partition), ahead=1):
+            settle_worker()
             if not isinstance(found, EntryGap):
                 yield from shaper.rows(found)
             elif options.fail_on_data_loss:

@@ -65,13 +65,13 @@ def read_records(options: ReadOptions, schema: StructType, partition: RecordPart
     Raises:
         TallybookError: records cannot be read. ``DataMissing``, ``StreamGap`` and ``NoSuchStream`` are permanent.
     """
-    settle_worker()
     shaper = RecordShaper(columns_for(options), options, parser_of(options.payload, schema, "row"))
     for gap in partition.missing:
         yield shaper.lost(gap)
     if partition.planned_ranges:
         with LoopThread("tallybook") as loop:
             for batches in loop.iterate(_shaped(options, shaper, partition), ahead=1):
+                settle_worker()
                 yield from batches
 
 
