@@ -47,5 +47,6 @@ GATES: Final = (
         for question in ("count", "payload", "range")
     ),
     _of_parquet("large_payload_format_ratio", 0.8, "format('tallybook'): payload, large table"),
+    _of_parquet("large_count_columns_ratio", 0.4, "format('tallybook') with option columns: count, large table"),
     upper_bound("add_p99_ratio", 1.5, "99th percentile of adds beside an offloader, relative to without", "beside"),
 )

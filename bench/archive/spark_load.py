@@ -2,8 +2,9 @@
 
     python -m tallybook.bench.archive.spark_load --metadata URI --archive DIRECTORY --ledger N --rounds 5
 
-Each query alternates between bare Parquet, ``read_ledgers`` and ``format("tallybook")``. Prints one line of JSON: the
-median seconds of each, and the speed relative to bare Parquet.
+Each query alternates between bare Parquet, ``read_ledgers``, ``format("tallybook")``, the same with option ``columns``,
+and for payloads ``format("floor")``, the least that a Python data source costs. Prints one line of JSON: the median
+seconds of each, and the speed relative to bare Parquet.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from ..gates import Figures
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
-QUESTIONS: Final = ("count", "payload", "range")
-WAYS: Final = ("parquet", "read_ledgers", "format")
+WAYS: Final = {
+    "count": ("parquet", "read_ledgers", "format", "columns"),
+    "payload": ("parquet", "read_ledgers", "format", "columns", "floor"),
+    "range": ("parquet", "read_ledgers", "format"),
+}
+"""For each question the ways in which it is asked; the first one is the measure of the others."""
 _RANGE_ENTRIES: Final = 1_000
 
 
@@ -63,9 +68,10 @@ def _session() -> SparkSession:
 
 
 def _measured(spark: SparkSession, metadata: str, archive: Path, ledger: int, rounds: int) -> Figures:
-    spent: dict[tuple[str, str], list[float]] = {(each, way): [] for each in QUESTIONS for way in WAYS}
-    paths, last = _objects(spark, metadata, archive, ledger)
-    questions = _questions(spark, metadata, paths, ledger, last)
+    spent: dict[tuple[str, str], list[float]] = {(each, way): [] for each, ways in WAYS.items() for way in ways}
+    receipts = _receipts(spark, metadata, ledger)
+    paths = [f"file://{archive}/{row['key']}" for row in receipts]
+    questions = _questions(spark, metadata, paths, ledger, receipts[0]["entries"], receipts[0]["payload_bytes"])
     # The first round warms up Spark's code generation and the page cache.
     for number in range(rounds + 1):
         answers: dict[str, set[Any]] = {}
@@ -75,23 +81,24 @@ def _measured(spark: SparkSession, metadata: str, archive: Path, ledger: int, ro
             if number:
                 spent[question, way].append(time.monotonic() - began)
         if any(len(found) != 1 for found in answers.values()):
-            raise SystemExit(f"the results of the three ways differ: {answers}")
+            raise SystemExit(f"the results differ: {answers}")
     found = {f"{question}_{way}_s": round(median(times), 3) for (question, way), times in spent.items()}
-    for question in QUESTIONS:
-        pairs = zip(*(spent[question, way] for way in WAYS), strict=True)
-        ratios = [(bare / native, bare / source) for bare, native, source in pairs]
-        found[f"{question}_read_ledgers_ratio"] = round(median([native for native, _ in ratios]), 3)
-        found[f"{question}_format_ratio"] = round(median([source for _, source in ratios]), 3)
+    for question, (bare, *others) in WAYS.items():
+        for way in others:
+            pairs = zip(spent[question, bare], spent[question, way], strict=True)
+            found[f"{question}_{way}_ratio"] = round(median([one / other for one, other in pairs]), 3)
     return found
 
 
-def _objects(spark: SparkSession, metadata: str, archive: Path, ledger: int) -> tuple[list[str], int]:
-    """The files with the ledger, and its last entry."""
+def _receipts(spark: SparkSession, metadata: str, ledger: int) -> list[Row]:
+    """The receipts of the objects with the ledger."""
     from tallybook.spark import TallybookDataSource  # noqa: PLC0415
 
+    from .spark_floor import FloorSource  # noqa: PLC0415
+
     spark.dataSource.register(TallybookDataSource)
-    receipts = _table(spark, metadata, table="receipts", ledger=ledger).collect()
-    return [f"file://{archive}/{row['key']}" for row in receipts], receipts[0]["entries"] - 1
+    spark.dataSource.register(FloorSource)
+    return _table(spark, metadata, table="receipts", ledger=ledger).collect()
 
 
 def _table(spark: SparkSession, metadata: str, **options: object) -> DataFrame:
@@ -100,13 +107,14 @@ def _table(spark: SparkSession, metadata: str, **options: object) -> DataFrame:
 
 
 def _questions(
-    spark: SparkSession, metadata: str, paths: list[str], ledger: int, last: int
+    spark: SparkSession, metadata: str, paths: list[str], ledger: int, entries: int, payload_bytes: int
 ) -> dict[tuple[str, str], Callable[[], Any]]:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
     from tallybook.spark import read_ledgers  # noqa: PLC0415
 
-    first, end = last // 2, min(last, last // 2 + _RANGE_ENTRIES - 1)
+    first = (entries - 1) // 2
+    end = min(entries, first + _RANGE_ENTRIES) - 1
     within = f"entry_id BETWEEN {first} AND {end}"
 
     def bare() -> DataFrame:
@@ -115,17 +123,23 @@ def _questions(
     def native() -> DataFrame:
         return read_ledgers(spark, metadata, ledger=ledger)
 
-    def source(**bounds: int) -> DataFrame:
-        return _table(spark, metadata, ledger=ledger, **bounds)
+    def source(**options: object) -> DataFrame:
+        return _table(spark, metadata, ledger=ledger, **options)
+
+    def floor() -> DataFrame:
+        return spark.read.format("floor").options(rows=entries, payload_bytes=payload_bytes // entries).load()
 
     size = F.sum(F.length("payload"))
     return {
         ("count", "parquet"): lambda: bare().count(),
         ("count", "read_ledgers"): lambda: native().count(),
         ("count", "format"): lambda: source().count(),
+        ("count", "columns"): lambda: source(columns="entry_id").count(),
         ("payload", "parquet"): lambda: bare().agg(size).first(),
         ("payload", "read_ledgers"): lambda: native().agg(size).first(),
         ("payload", "format"): lambda: source().agg(size).first(),
+        ("payload", "columns"): lambda: source(columns="payload").agg(size).first(),
+        ("payload", "floor"): lambda: floor().agg(size).first(),
         ("range", "parquet"): lambda: bare().where(within).agg(size).first(),
         ("range", "read_ledgers"): lambda: native().where(within).agg(size).first(),
         ("range", "format"): lambda: source(startingEntry=first, endingEntry=end).agg(size).first(),
