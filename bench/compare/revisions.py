@@ -105,11 +105,19 @@ def unpack(repository: Path, revision: str, target: Path) -> str:
     archive = target.with_suffix(".tar")
     try:
         _git(repository, "archive", "--output", str(archive), name)
-        with tarfile.open(archive) as files:
-            files.extractall(target, filter="tar")
+        extract(archive, target)
     finally:
         archive.unlink(missing_ok=True)
     return name
+
+
+def extract(archive: Path, directory: Path) -> None:
+    """Unpack a tar file that this project has made itself, links included."""
+    with tarfile.open(archive) as files:
+        if hasattr(tarfile, "tar_filter"):
+            files.extractall(directory, filter="tar")
+        else:  # Python before 3.11.4, which Debian 12 has
+            files.extractall(directory)
 
 
 def _git(repository: Path, *arguments: str) -> str:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tallybook.archive.url_record import FORMAT, RECORD
-from tallybook.bench.compare.revisions import Tree
+from tallybook.bench.compare.revisions import Tree, extract
 from tallybook.bench.equipment.bookies import RestartableBookie, metadata_in
 from tallybook.bench.equipment.programs import ProgramFailed, Server, module, run_json_lines
 from tallybook.core.errors import check
@@ -131,8 +131,7 @@ def keep_nodes(tree: Tree, name: str, target: Path) -> Path:
         ProgramFailed: the metadata cannot be read.
     """
     directory = tree.directory.with_name("nodes")
-    with tarfile.open(target / f"{name}{SUFFIX}") as files:
-        files.extractall(directory, filter="data")
+    extract(target / f"{name}{SUFFIX}", directory)
     command = [sys.executable, "-P", str(ZOOKEEPER_NODES), str(directory / "metadata.db")]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False, env=tree.environment
@@ -291,8 +290,7 @@ def names_in(folder: Path) -> list[str]:
 
 async def unpack(folder: Path, name: str, target: Path) -> dict[str, Any]:
     """Unpack a fixture into ``target``, as if a cluster were moved there; return its manifest."""
-    with tarfile.open(folder / f"{name}{SUFFIX}") as files:
-        files.extractall(target, filter="data")
+    extract(folder / f"{name}{SUFFIX}", target)
     await say_where(metadata_in(target), target)
     manifest: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return manifest
