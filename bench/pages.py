@@ -61,16 +61,21 @@ def read_results(earlier: Iterable[Path] | None) -> list[PageResults]:
         raise typer.BadParameter(error.message) from error
 
 
-def admit(report: Path | None, sizes: Mapping[str, float], minimum: Mapping[str, float]) -> None:
+def admit(report: Path | None, sizes: Mapping[str, float], minimum: Mapping[str, float], *, whole: bool = True) -> None:
     """Refuse a page for docs/project/ with a size below ``minimum``: it would replace a better one.
 
     Elsewhere such a page is marked as short.
 
+    Args:
+        whole: the run has all parts of the page, or takes the others from an earlier run.
+
     Raises:
-        typer.BadParameter: a size is too small.
+        typer.BadParameter: a size is too small, or a part is missing.
     """
     if report is None or report.resolve() != DOCS:
         return
+    if not whole:
+        raise typer.BadParameter("docs/project/ takes pages with all parts: write this one to another directory")
     if _short(sizes, minimum):
         wanted = ", ".join(f"{bound:g} {name.replace('_', ' ')}" for name, bound in minimum.items())
         raise typer.BadParameter(f"docs/project/ takes pages of at least {wanted}: write this one to another directory")

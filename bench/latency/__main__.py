@@ -41,7 +41,7 @@ def main(
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     wanted, sizes = wanted_parts(only, NAMES), QUICK if quick else {"rounds": rounds, "seconds": seconds}
-    admit(report, sizes, MIN_SIZES)
+    admit(report, sizes, MIN_SIZES, whole=not only)
     directory.mkdir(parents=True, exist_ok=True)
     machine, plan = facts(directory), LatencyPlan(sizes["seconds"], WARM_UP_SECONDS, sizes["rounds"])
     try:

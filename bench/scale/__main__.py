@@ -56,7 +56,7 @@ def main(
     """Measure in up to a quarter of an hour, print the figures in one line of JSON, and write the page."""
     wanted, counts = wanted_parts(only, tuple(COUNTS)), QUICK if quick else COUNTS
     sizes = {"seconds": QUICK_SECONDS if quick else seconds}
-    admit(report, sizes, MIN_SIZES)
+    admit(report, sizes, MIN_SIZES, whole=not only)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     figures: Figures = {}

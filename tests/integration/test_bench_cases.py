@@ -1,7 +1,11 @@
 """The benchmarks of latency and of scale at their smallest: every case is measured."""
 
+import subprocess
+
 import pytest
 
+from tallybook.bench.compare.report import SHORT
+from tallybook.bench.equipment.programs import module
 from tallybook.bench.latency.cases import CASES, LatencyPlan, measure_latency
 from tallybook.bench.scale.many import measure_many_of
 from tallybook.bench.scale.processes import measure_bookies, measure_clients
@@ -32,3 +36,11 @@ def test_ledgers_and_streams_are_counted_timed_and_weighed(tmp_path, kind):
     assert figures[f"{kind}_70_count"] == 70
     assert figures[f"{kind}_70_create_us"] > 0
     assert 0 < figures[f"{kind}_70_p50_ms"] <= figures[f"{kind}_70_p99_ms"]
+
+
+@pytest.mark.parametrize(("name", "part"), [("latency", "slow"), ("scale", "streams")])
+def test_a_quick_run_of_the_command_writes_a_page_that_is_marked_as_short(tmp_path, name, part):
+    command = module(f"tallybook.bench.{name}", "--quick", "--only", part, "--dir", str(tmp_path))
+    done = subprocess.run([*command, "--report", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert SHORT in (tmp_path / f"benchmarks-{name}.md").read_text()

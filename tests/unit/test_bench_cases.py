@@ -3,13 +3,14 @@
 from array import array
 
 import pytest
+import typer
 
 from tallybook.bench.compare.report import SHORT
 from tallybook.bench.latency.cases import CASES, LatencyTurn, figures_of
 from tallybook.bench.latency.gates import GATES, HEAD
 from tallybook.bench.latency.gates import sections as latency_sections
 from tallybook.bench.loads.windows import Window, WindowedLatencies, save
-from tallybook.bench.pages import Topic, render_topic
+from tallybook.bench.pages import DOCS, Topic, admit, render_topic
 from tallybook.bench.scale.__main__ import COUNTS, QUICK
 from tallybook.bench.scale.page import counts_in
 from tallybook.bench.scale.page import sections as scale_sections
@@ -53,6 +54,15 @@ def test_a_page_of_a_short_run_is_marked():
     figures = {"capacity_entries_per_s": 40_000.0}
     assert SHORT not in render_topic(TOPIC, {}, {"rounds": 2}, figures)
     assert SHORT in render_topic(TOPIC, {}, {"rounds": 1}, figures)
+
+
+def test_docs_take_only_whole_pages_of_runs_that_are_long_enough(tmp_path):
+    admit(DOCS, {"rounds": 2}, {"rounds": 2})
+    admit(tmp_path, {"rounds": 1}, {"rounds": 2}, whole=False)
+    with pytest.raises(typer.BadParameter, match="at least 2 rounds"):
+        admit(DOCS, {"rounds": 1}, {"rounds": 2})
+    with pytest.raises(typer.BadParameter, match="all parts"):
+        admit(DOCS, {"rounds": 2}, {"rounds": 2}, whole=False)
 
 
 def test_entries_belong_to_the_window_in_which_they_were_planned(tmp_path):
