@@ -1,8 +1,9 @@
-"""Spark data source for ledgers and streams: ``format("tallybook")`` and ``read_ledgers``.
+"""Ledgers and streams in Spark: ``read_ledgers`` and the data source ``format("tallybook")``.
 
-    from tallybook.spark import TallybookDataSource
+    from tallybook.spark import TallybookDataSource, read_ledgers
+    read_ledgers(spark, URI)  # archived ledgers at the speed of Spark's Parquet reader
     spark.dataSource.register(TallybookDataSource)
-    spark.read.format("tallybook").option("metadata", URI).load()
+    spark.read.format("tallybook").option("metadata", URI).option("stream", "orders").load()
 
 docs/use/spark.md lists tables, columns and options. ``source.py`` is the entrance, and ``native.py`` for
 ``read_ledgers``. ``ledgers/`` and ``streams/`` read and write entries and records, ``query/`` has the values that

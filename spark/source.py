@@ -3,6 +3,9 @@
     spark.dataSource.register(TallybookDataSource)
     spark.read.format("tallybook").option("metadata", URI).option("ledger", 7).load()
 
+For archived ledgers ``native.read_ledgers`` is faster: Spark scans their objects itself, which a Python data source
+cannot ask for. It is not told the columns of a query, either, so they are an option.
+
 Filters are deliberately not pushed down: PySpark 4.3 reuses the reader of a filtered query for the next query on the
 same DataFrame, which would then get the rows of the first. Bounds are options: startingEntry, endingTime and so on.
 

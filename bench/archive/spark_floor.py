@@ -55,8 +55,8 @@ class _FloorReader(DataSourceReader):
 
     def partitions(self) -> list[RowCount]:
         """As many as the same ledger has."""
-        most = DEFAULT_PARTITION_BYTES // self._payload_bytes
-        return [RowCount(min(most, self._rows - at)) for at in range(0, self._rows, most)]
+        limit = DEFAULT_PARTITION_BYTES // self._payload_bytes
+        return [RowCount(min(limit, self._rows - at)) for at in range(0, self._rows, limit)]
 
     def read(self, partition: RowCount) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The same batch again and again."""

@@ -42,6 +42,15 @@ def test_chosen_columns_do_not_need_the_bytes_of_others(written, load):
     assert [row.crc32c for row in rows] == [row.crc32c for row in everything.orderBy("entry_id").collect()]
 
 
+def test_bounds_in_time_need_no_column_of_the_result(written, load):
+    ledger = written.ledger(PAYLOADS)
+    written.offload()
+    later = load(written.metadata, ledger=ledger, columns="entry_id", startingTime="2020-01-01T00:00:00Z")
+    assert sorted(row.entry_id for row in later.collect()) == list(range(len(PAYLOADS)))
+    earlier = load(written.metadata, ledger=ledger, columns="entry_id", endingTime="2020-01-01T00:00:00Z")
+    assert earlier.count() == 0
+
+
 def formatted(table) -> str:
     return table._sc._jvm.PythonSQLUtils.explainString(table._jdf.queryExecution(), "formatted")
 
