@@ -199,6 +199,7 @@ class WriterDriver:
         self._stopped = True
         if self._timer is not None:
             self._timer.leave(self)
+        self._machine.stop()
         self._changer.stop()
         for link in self._links:
             link.end()

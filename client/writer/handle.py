@@ -103,6 +103,7 @@ class LedgerWriter:
             _rules(settings, deferred_sync),
             now=context.common.attention.now(),
             limits=context.limits,
+            client_lag=context.common.lag,
         )
         self._machine = machine
         spans: dict[int, Span] | None = None if context.tracer is NO_TRACER else {}

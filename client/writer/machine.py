@@ -41,6 +41,7 @@ from .actions import (
 )
 from .batch_limits import BatchLimits
 from .ensemble.failure_detector import FailureDetector
+from .ensemble.lag import ClientLag, WriterLag
 from .ensemble.members import EnsembleChange, EnsemblePosition, MemberState, MissedEntries
 from .outbox import WriterBatch
 from .policy import BUSY_PAUSE_MS, WriterPolicy
@@ -55,6 +56,7 @@ class WriterMachine:
         bookies: bookie id of every position of the first fragment.
         rules: timeouts and limits.
         limits: the largest batch of each known bookie; ``None``: all take any batch.
+        client_lag: what all writers of the client retain for slow members; ``None``: this is the only writer.
 
     Attributes:
         confirmed: highest confirmed entry id, -1 for none.
@@ -74,6 +76,7 @@ class WriterMachine:
         *,
         now: float,
         limits: Mapping[str, int] | None = None,
+        client_lag: ClientLag | None = None,
     ) -> None:
         check(len(bookies) == quorum.ensemble, f"ledger {ledger_id}: {len(bookies)} bookies for {quorum}")
         self.ledger_id = ledger_id
@@ -85,7 +88,8 @@ class WriterMachine:
         self.error: TallybookError | None = None
         self.rules = rules
         self._positions = [EnsemblePosition(bookie, away_since=now, unserved_since=now) for bookie in bookies]
-        self._detector = FailureDetector(self._positions, quorum, rules)
+        self._lag = WriterLag(client_lag or ClientLag(), rules.lag_limit_bytes)
+        self._detector = FailureDetector(self._positions, quorum, rules, self._lag)
         self._now = now
         self._departed: dict[str, MissedEntries] = {}
         """Entries that replaced bookies missed before their replacement."""
@@ -271,7 +275,7 @@ class WriterMachine:
         batch.acked.add(position)
         if batch.confirmed:
             caught_up = len(batch.data) if owed else 0
-            member.lag_bytes -= caught_up
+            self._retain(member, -caught_up)
             member.caught_up_bytes += caught_up
             self._retire_if_done(batch, actions)
         elif len(batch.acked) >= self.quorum.ack_quorum:
@@ -451,7 +455,12 @@ class WriterMachine:
                     self._miss(position, batch)
         self._batches.clear()
         self._unconfirmed.clear()
+        self.stop()
         return [Released(held), Died(error)]
+
+    def stop(self) -> None:
+        """The writer is not used any more: what it retains no longer counts for the client."""
+        self._lag.leave()
 
     def _learn_sizes(self, actions: list[WriterAction], *, quorum: bool = False) -> None:
         joining = self._change.wanted.bookies if self._change is not None else ()
@@ -491,11 +500,17 @@ class WriterMachine:
             batch.confirmed = True
             for position in batch.write_set:
                 if self._positions[position].retained_for:
-                    self._positions[position].lag_bytes += len(batch.data) if position not in batch.acked else 0
+                    if position not in batch.acked:
+                        self._retain(self._positions[position], len(batch.data))
                 elif position not in batch.acked and self._miss(position, batch):
                     actions.append(MissedChanged())
             self._retire_if_done(batch, actions)
         self._lose_laggards(actions)
+
+    def _retain(self, member: EnsemblePosition, by_bytes: int) -> None:
+        """Count more retained bytes for a member, or fewer."""
+        member.lag_bytes += by_bytes
+        self._lag.change(by_bytes)
 
     def _lose_laggards(self, actions: list[WriterAction]) -> None:
         """Give up slow members for which too many bytes are retained."""
@@ -529,7 +544,8 @@ class WriterMachine:
         if member.serving or member.busy_since is not None:
             member.unserved_since = self._now
         member.state, member.serving, member.doubted = MemberState.LOST, False, True
-        member.busy_since, member.behind_since, member.lag_bytes = None, None, 0
+        member.busy_since, member.behind_since = None, None
+        self._retain(member, -member.lag_bytes)
         member.outbox.clear()
         actions: list[WriterAction] = []
         for batch in list(self._batches.values()):

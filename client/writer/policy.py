@@ -22,8 +22,8 @@ class WriterPolicy:
         add_timeout_s: how long a member may owe an ack, or be disconnected, before it is lost.
         away_timeout_s: how long it may be disconnected before a replacement is searched; a quarter of it if there is no
             ack quorum without it.
-        lag_limit_bytes: confirmed bytes retained for one member at most; more if others are overloaded and the member
-            catches up (``ensemble/failure_detector``).
+        lag_limit_bytes: confirmed bytes that all writers of the client retain for slow members (``ensemble/lag``); more
+            if others are overloaded and the member catches up (``ensemble/failure_detector``).
         max_changes: ensemble changes at most, before the handle fails; 0: the ensemble never changes.
         delay_changes: replace disconnected members only when the serving ones cannot form every ack quorum. A member
             that refuses batches (read-only, failed disk) is replaced in any case.

@@ -17,6 +17,7 @@ from tallybook.runtime.tasks import Tasks
 
 from ..ports import Connections
 from .ensemble.connecting import BookieConnector
+from .ensemble.lag import ClientLag
 from .ensemble.metadata_queue import MetadataQueue
 from .ensemble.search_backoff import SearchBackoff
 from .explicit_lacs import ExplicitLacs
@@ -31,6 +32,7 @@ class SharedWriterServices:
         rng: jitter of pauses.
         attention: the clock by which writers judge their bookies.
         slices: spreads the sending of batches over event loop iterations.
+        lag: what writers retain for slow members.
         lacs: schedules explicit LACs.
         connector: connects to bookies.
         metadata: limits concurrent use of the metadata store.
@@ -43,6 +45,7 @@ class SharedWriterServices:
         self.rng = rng
         self.attention = LoopAttention(clock)
         self.slices, later = SlicedCallbacks(clock), SlicedCallbacks(clock)
+        self.lag = ClientLag()
         self.lacs = ExplicitLacs(clock, later)
         self.connector = BookieConnector(connections, clock, rng, tasks, later, pause_s=settings.reconnect_ms / 1000)
         self.metadata = MetadataQueue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallybook.client.writer.ensemble.failure_detector import CATCH_UP_TIMEOUTS, FailureDetector
+from tallybook.client.writer.ensemble.lag import ClientLag, WriterLag
 from tallybook.client.writer.ensemble.members import EnsemblePosition, MemberState
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.policy import WriterPolicy
@@ -20,6 +21,11 @@ QUORUM = Quorum(3, 3, 2)
 CALM = {"busy_at": float("-inf")}
 
 
+def alone() -> WriterLag:
+    """The lag of the only writer of a client."""
+    return WriterLag(ClientLag(), RULES.lag_limit_bytes)
+
+
 class Ensemble:
     """Three members that serve; ``behind`` lags, and the others say all the time that they are busy."""
 
@@ -32,7 +38,7 @@ class Ensemble:
         self.behind.caught_up_bytes += caught_up
         if overloaded:
             self.members[0].busy_at = self.members[1].busy_at = now
-        return FailureDetector(self.members, QUORUM, RULES).too_far_behind(2, now)
+        return FailureDetector(self.members, QUORUM, RULES, alone()).too_far_behind(2, now)
 
 
 def test_one_that_takes_nothing_is_waited_for_through_three_timeouts_and_no_longer() -> None:
@@ -94,7 +100,7 @@ def test_others_are_overloaded_if_the_rest_makes_no_quorum_and_only_those_that_s
     members = overloaded_four()
     for name, value in first.items():
         setattr(members[0], name, value)
-    assert FailureDetector(members, Quorum(4, 4, 2), RULES).too_far_behind(3, 100) is is_calm
+    assert FailureDetector(members, Quorum(4, 4, 2), RULES, alone()).too_far_behind(3, 100) is is_calm
 
 
 @pytest.mark.parametrize("proven", [False, True])
@@ -116,7 +122,7 @@ def test_a_single_member_is_never_overloaded() -> None:
     members = overloaded_four()
     for member in members[:3]:
         member.busy_at, member.state = float("-inf"), MemberState.DOWN
-    assert FailureDetector(members, Quorum(4, 4, 2), RULES).too_far_behind(3, 100)
+    assert FailureDetector(members, Quorum(4, 4, 2), RULES, alone()).too_far_behind(3, 100)
 
 
 def test_a_writer_keeps_one_that_stays_as_far_behind_as_it_is_and_takes_batch_after_batch() -> None:

@@ -15,6 +15,7 @@ from tallybook.core.quorum import Quorum
 
 from ...refusals import refusal_of_all
 from ..policy import URGENT_SHARE, WriterPolicy
+from .lag import WriterLag
 from .members import EnsemblePosition, MemberState
 
 CATCH_UP_TIMEOUTS: Final = 3
@@ -26,9 +27,13 @@ class FailureDetector:
 
     Args:
         members: the state of each ensemble position, as the machine keeps it.
+        lag: how much may be retained for a member.
     """
 
-    def __init__(self, members: Sequence[EnsemblePosition], quorum: Quorum, rules: WriterPolicy) -> None:
+    def __init__(
+        self, members: Sequence[EnsemblePosition], quorum: Quorum, rules: WriterPolicy, lag: WriterLag
+    ) -> None:
+        self._lag = lag
         self._members = members
         self._quorum = quorum
         self._rules = rules
@@ -72,11 +77,11 @@ class FailureDetector:
 
         Updates ``behind_since`` of the member, so call it once for each event.
         """
-        member, rules = self._members[at], self._rules
-        if not member.retained_for or member.lag_bytes <= rules.lag_limit_bytes:
+        member, rules, limit_bytes = self._members[at], self._rules, self._lag.limit_bytes
+        if not member.retained_for or member.lag_bytes <= limit_bytes:
             member.behind_since = None
             return False
-        if member.behind_since is None or member.caught_up_bytes > rules.lag_limit_bytes:
+        if member.behind_since is None or member.caught_up_bytes > limit_bytes:
             member.behind_since, member.caught_up_bytes = now, 0
         answers = member.state is MemberState.UP and member.serves
         in_time = now - member.behind_since < CATCH_UP_TIMEOUTS * rules.add_timeout_s
