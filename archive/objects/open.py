@@ -33,7 +33,6 @@ from .cloud.obstore_driver import ObstoreStore
 from .cloud.s3_client import S3Client
 from .cloud.s3_writes import S3Writes
 from .credentials import AzureCredentials, S3Credentials, StoreCredentials
-from .directory_reads import DirectoryStore
 from .directory_writes import DirectoryWrites
 from .encryption.store import EncryptedStore
 from .keys import is_key
@@ -229,7 +228,7 @@ async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
     except BaseException:
         await disk.close()
         raise
-    return DirectoryStore(disk, path, source, DirectoryWrites(disk, path, source, rng, disk.close))
+    return ObstoreStore(source, DirectoryWrites(disk, path, source, rng, disk.close), f"file://{path}", in_order=False)
 
 
 async def _open_s3(
