@@ -275,7 +275,7 @@ class WriterMachine:
         batch.acked.add(position)
         if batch.confirmed:
             caught_up = len(batch.data) if owed else 0
-            self._retain(member, -caught_up)
+            member.lag_bytes -= caught_up
             member.caught_up_bytes += caught_up
             self._retire_if_done(batch, actions)
         elif len(batch.acked) >= self.quorum.ack_quorum:
@@ -500,17 +500,12 @@ class WriterMachine:
             batch.confirmed = True
             for position in batch.write_set:
                 if self._positions[position].retained_for:
-                    if position not in batch.acked:
-                        self._retain(self._positions[position], len(batch.data))
+                    self._positions[position].lag_bytes += len(batch.data) if position not in batch.acked else 0
                 elif position not in batch.acked and self._miss(position, batch):
                     actions.append(MissedChanged())
+            self._lag.change(len(batch.data))
             self._retire_if_done(batch, actions)
         self._lose_laggards(actions)
-
-    def _retain(self, member: EnsemblePosition, by_bytes: int) -> None:
-        """Count more retained bytes for a member, or fewer."""
-        member.lag_bytes += by_bytes
-        self._lag.change(by_bytes)
 
     def _lose_laggards(self, actions: list[WriterAction]) -> None:
         """Give up slow members for which too many bytes are retained."""
@@ -523,8 +518,10 @@ class WriterMachine:
                 sometimes("writer: a member that is behind is waited for, others are overloaded, too")
 
     def _retire_if_done(self, batch: WriterBatch, actions: list[WriterAction]) -> None:
+        """Release a confirmed batch, unless a member still owes its ack."""
         if not any(batch.owed_to(position) for position in batch.write_set):
             del self._batches[batch.first]
+            self._lag.change(-len(batch.data))
             actions.append(Released(len(batch.data)))
 
     def _miss(self, position: int, batch: WriterBatch) -> bool:
@@ -544,8 +541,7 @@ class WriterMachine:
         if member.serving or member.busy_since is not None:
             member.unserved_since = self._now
         member.state, member.serving, member.doubted = MemberState.LOST, False, True
-        member.busy_since, member.behind_since = None, None
-        self._retain(member, -member.lag_bytes)
+        member.busy_since, member.behind_since, member.lag_bytes = None, None, 0
         member.outbox.clear()
         actions: list[WriterAction] = []
         for batch in list(self._batches.values()):

@@ -19,6 +19,7 @@ from tallybook.client.writer.actions import (
     SendLater,
     WriterAction,
 )
+from tallybook.client.writer.ensemble.lag import ClientLag
 from tallybook.client.writer.ensemble.members import MemberState
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.policy import WriterPolicy
@@ -52,7 +53,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.lag_limit = lag_batches * BATCH_BYTES
         bookies = [f"b{position}" for position in range(quorum.ensemble)]
         ruled = rules(lag_limit_bytes=self.lag_limit, max_changes=max_changes, delay_changes=delay)
-        self.machine = WriterMachine(1, quorum, bookies, ruled, now=0.0)
+        self.client = ClientLag()
+        self.machine = WriterMachine(1, quorum, bookies, ruled, now=0.0, client_lag=self.client)
         self.next = 0
         self.newcomers = 0
         self.fragments = [(0, tuple(bookies))]
@@ -245,6 +247,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         retained = self.held - unconfirmed if not self.dead else self.held
         if not self.ever_busy:  # in an overload of all, what is retained holds the writer back instead
             assert retained <= self.quorum.ensemble * (self.lag_limit + BATCH_BYTES)
+        assert self.client.total_bytes == (0 if self.dead else retained)
         assert self.held >= 0
         if self.dead:
             assert self.held == 0

@@ -18,6 +18,8 @@ from ..policy import URGENT_SHARE, WriterPolicy
 from .lag import WriterLag
 from .members import EnsemblePosition, MemberState
 
+SLOW_SHARE: Final = 32
+"""A member that has owed an ack for this part of the add timeout is slow: 0.3 s. A healthy one needs milliseconds."""
 CATCH_UP_TIMEOUTS: Final = 3
 """A member that is far behind must ack more than the lag limit within this many add timeouts."""
 
@@ -77,15 +79,23 @@ class FailureDetector:
 
         Updates ``behind_since`` of the member, so call it once for each event.
         """
-        member, rules, limit_bytes = self._members[at], self._rules, self._lag.limit_bytes
-        if not member.retained_for or member.lag_bytes <= limit_bytes:
+        member, rules = self._members[at], self._rules
+        behind = member.lag_bytes > rules.lag_limit_bytes or self._slowest_above_limit(member, now)
+        if not member.retained_for or not behind:
             member.behind_since = None
             return False
-        if member.behind_since is None or member.caught_up_bytes > limit_bytes:
+        if member.behind_since is None or member.caught_up_bytes > rules.lag_limit_bytes:
             member.behind_since, member.caught_up_bytes = now, 0
         answers = member.state is MemberState.UP and member.serves
         in_time = now - member.behind_since < CATCH_UP_TIMEOUTS * rules.add_timeout_s
         return not (answers and in_time and self._others_overloaded(at, now))
+
+    def _slowest_above_limit(self, member: EnsemblePosition, now: float) -> bool:
+        """Whether to give up the member for what all writers of the client retain: the slowest one, if it is slow."""
+        if not self._lag.above_limit or member.lag_bytes < max(each.lag_bytes for each in self._members):
+            return False
+        since = member.outbox.oldest() if member.state is MemberState.UP else member.away_since
+        return since is not None and now - since >= self._rules.add_timeout_s / SLOW_SHARE
 
     def _others_overloaded(self, at: int, now: float) -> bool:
         """Whether so many other members were busy recently that the rest is no quorum."""
