@@ -78,9 +78,11 @@ def extents_of(
     """Begin and end of the given columns of a row group, in the order of the object; adjacent columns are one extent.
 
     Raises:
-        DamagedFile: they lie outside the object.
+        DamagedFile: they lie outside the object, or the row group has other columns.
     """
     group = footer.row_group(number)
+    if group.num_columns != len(SCHEMA):
+        raise DamagedFile(f"{place}: row group {number} has {group.num_columns} columns instead of {len(SCHEMA)}")
     found: list[tuple[int, int]] = []
     for column in (group.column(at) for at, name in enumerate(SCHEMA.names) if name in columns):
         begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
@@ -90,8 +92,9 @@ def extents_of(
         if not 0 < begin <= end <= object_bytes:
             raise DamagedFile(f"{place}: row group {number} is outside of its object")
         if merged and begin <= merged[-1][1]:
-            begin, end = merged[-1][0], max(end, merged.pop()[1])
-        merged.append((begin, end))
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
     return merged
 
 
@@ -131,8 +134,8 @@ def decode_row_group(
             pre_buffer=False,
             page_checksum_verification=True,
         )
-        wanted = None if len(columns) == len(SCHEMA) else [name for name in SCHEMA.names if name in columns]
-        table = file.read_row_group(number, columns=wanted, use_threads=False)
+        wanted = [name for name in SCHEMA.names if name in columns]
+        table = file.read_row_group(number, columns=None if wanted == SCHEMA.names else wanted, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DamagedFile(f"{place}: row group {number} cannot be decoded: {error}") from error
     if table.num_rows != rows:
