@@ -18,6 +18,9 @@ from .reading import EntryRows
 BATCH_BYTES: Final = MIB
 """Approximate size of an Arrow batch passed to Spark."""
 
+_ARCHIVE: Final = "archive"
+_BOOKIES: Final = "bookies"
+
 
 class RowShaper:
     """Builds the Arrow batches of one query.
@@ -34,13 +37,18 @@ class RowShaper:
     def rows(self, rows: EntryRows) -> Iterator[pa.RecordBatch]:
         """Batches of entries."""
         used = rows.table.column_names if self._parser else set(rows.table.column_names) & set(self._schema.names)
-        size = sum(rows.table[name].nbytes for name in used)
+        size = sum(rows.table[name].nbytes for name in used) + rows.table.num_rows * self._added_bytes(rows.object_key)
         step = max(1, rows.table.num_rows * BATCH_BYTES // max(1, size))
         for at in range(0, rows.table.num_rows, step):
             part = rows.table.slice(at, step)
             # A table of one chunk is used as it is: combining would copy it.
             whole = all(column.num_chunks == 1 for column in part.columns)
             yield from self._batches(part if whole else part.combine_chunks(), rows.object_key)
+
+    def _added_bytes(self, object_key: str | None) -> int:
+        """Bytes of a row in the columns that are not read."""
+        added = {"tier": _ARCHIVE if object_key else _BOOKIES, "object": object_key or ""}
+        return sum(4 + len(text) for name, text in added.items() if name in self._schema.names)
 
     def _batches(self, table: pa.Table, object_key: str | None) -> Iterator[pa.RecordBatch]:
         found: dict[str, pa.Array | pa.ChunkedArray]
@@ -59,9 +67,9 @@ class RowShaper:
         if field.name in found:
             return found[field.name]
         if field.name == "tier":
-            return pa.array(["archive" if object_key else "bookies"] * table.num_rows, field.type)
+            return pa.repeat(pa.scalar(_ARCHIVE if object_key else _BOOKIES, field.type), table.num_rows)
         if field.name == "object":
-            return pa.array([object_key] * table.num_rows, field.type)
+            return pa.repeat(pa.scalar(object_key, field.type), table.num_rows)
         if field.name == "gap":
             return pa.nulls(table.num_rows, field.type)
         return table[field.name].cast(field.type)

@@ -44,8 +44,8 @@ def export(
         options: those of ``readStream.format("tallybook")``, as ``maxBytesPerTrigger`` or ``max_bytes_per_trigger``.
 
     Raises:
-        InvalidConfig: not exactly one of ``path`` and ``table`` is given, a table has no checkpoint, or
-            ``partition_by`` names columns that the output lacks.
+        InvalidConfig: not exactly one of ``path`` and ``table`` is given, a table has no checkpoint, ``partition_by``
+            names columns that the output lacks, or option ``columns`` does not name ``written_at``.
         StreamingQueryException: the query failed; what was written stays, and the next run continues from there.
     """
     if (path is None) == (table is None):
@@ -56,6 +56,8 @@ def export(
     spark.dataSource.register(TallybookDataSource)
     given = {"maxbytespertrigger": DEFAULT_BATCH, **options_of(metadata, options)}
     entries = spark.readStream.format(NAME).options(**given).load()
+    if "written_at" not in entries.columns:
+        raise InvalidConfig("option columns of an export must name written_at, which column day is made of")
     dated = entries.withColumn(DAY, entries["written_at"].cast("date"))
     rows = dated if transform is None else transform(dated)
     writing = rows.writeStream.option("checkpointLocation", place).trigger(availableNow=True).outputMode("append")

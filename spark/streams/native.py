@@ -5,7 +5,7 @@
     everything else --format("tallybook"), snapshot=...---------> records --'
 
 An entry of a segment is an envelope of records, so the Parquet rows pass through a Python worker once, as Arrow
-batches, where ``rows`` decodes the envelopes. Column pruning and filters reach Parquet only for columns of entries.
+batches, where ``rows`` decodes the envelopes. Filters do not reach Parquet, and of the columns only option ``columns``.
 """
 
 from __future__ import annotations
@@ -128,7 +128,6 @@ class _Opened:
     scanned: tuple[PlannedRecordRange, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
         shaper = RecordShaper(columns_for(self.options), self.options, None)
         by_ledger: dict[int, list[PlannedRecordRange]] = {}
         for each in self.scanned:
@@ -139,6 +138,7 @@ class _Opened:
                 key = entries["object"][0].as_py() if "object" in entries.column_names else None
                 yield from shaper.shaped(rows.records(entries), key)
                 yield from shaper.shaped(rows.rest(), key)
+            settle_worker()
 
 
 def _runs(entries: pa.Table) -> Iterator[pa.Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -70,17 +70,20 @@ def read_records(options: ReadOptions, schema: StructType, partition: RecordPart
         yield shaper.lost(gap)
     if partition.planned_ranges:
         with LoopThread("tallybook") as loop:
-            for batches in loop.iterate(_shaped(options, shaper, partition), ahead=1):
+            for found, object_key in loop.iterate(_found(options, shaper.needed, partition), ahead=1):
+                yield from shaper.shaped(found, object_key)
                 settle_worker()
-                yield from batches
 
 
-async def _shaped(
-    options: ReadOptions, shaper: RecordShaper, partition: RecordPartition
-) -> AsyncGenerator[list[pa.RecordBatch], None]:
-    """The batches of each table of entries: one hand-off to the task's thread."""
+async def _found(
+    options: ReadOptions, needed: Collection[str] | None, partition: RecordPartition
+) -> AsyncGenerator[tuple[Iterator[pa.Table | RecordGap], str | None], None]:
+    """The records of each table of entries, and the key of its object.
+
+    They are decoded when the task's thread iterates over them: piece by piece, and not on the event loop.
+    """
     ranges = [each for each in partition.planned_ranges if isinstance(each, PlannedRecordRange)]
-    rows = RecordRows(ranges, shaper.needed)
+    rows = RecordRows(ranges, needed)
     async with open_location(options.location, partition) as location:
         source = read_partition(
             location, partition, columns=archived_columns(options), whole_gaps=not options.fail_on_data_loss
@@ -88,11 +91,10 @@ async def _shaped(
         async with aclosing(source) as entries:
             async for each in entries:
                 if isinstance(each, EntryGap):
-                    found, key = await _lost(location, rows, each), None
+                    yield await _lost(location, rows, each), None
                 else:
-                    found, key = rows.records(each.table), each.object_key
-                yield list(shaper.shaped(found, key))
-        yield list(shaper.shaped(rows.rest(), None))
+                    yield rows.records(each.table), each.object_key
+        yield rows.rest(), None
 
 
 async def _lost(location: LedgerLocation, rows: RecordRows, gap: EntryGap) -> Iterator[RecordGap]:

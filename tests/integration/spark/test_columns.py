@@ -1,5 +1,7 @@
 """Option ``columns``: what is not asked for is neither read from the archive nor passed to Spark."""
 
+import io
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,8 +13,11 @@ from tallybook.spark import read_ledgers
 PAYLOADS = [bytes([at % 251]) * 700 for at in range(300)]
 
 
-def plan_of(table) -> str:
-    return table._jdf.queryExecution().toString()
+def plan_of(table, mode: str = "extended") -> str:
+    """What EXPLAIN prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        table.explain(mode)
+    return printed.getvalue()
 
 
 def spoil_payloads(path: Path) -> None:
@@ -35,7 +40,7 @@ def test_chosen_columns_do_not_need_the_bytes_of_others(written, load):
     assert {row.tier for row in everything.collect()} == {"bookies"}, "the copy in the archive is damaged"
     some = load(written.metadata, ledger=ledger, includeMetadata=True, columns="tier, Entry_ID,crc32c,object")
     assert some.columns == ["tier", "entry_id", "crc32c", "object"]
-    assert "ReadSchema: struct<tier:string,entry_id:bigint,crc32c:bigint,object:string>" in formatted(some)
+    assert "ReadSchema: struct<tier:string,entry_id:bigint,crc32c:bigint,object:string>" in plan_of(some, "formatted")
     rows = some.orderBy("entry_id").collect()
     assert [(row.tier, row.entry_id) for row in rows] == [("archive", at) for at in range(len(PAYLOADS))]
     assert {row.object.rpartition("/")[2] for row in rows} == {path.name}
@@ -49,10 +54,6 @@ def test_bounds_in_time_need_no_column_of_the_result(written, load):
     assert sorted(row.entry_id for row in later.collect()) == list(range(len(PAYLOADS)))
     earlier = load(written.metadata, ledger=ledger, columns="entry_id", endingTime="2020-01-01T00:00:00Z")
     assert earlier.count() == 0
-
-
-def formatted(table) -> str:
-    return table._sc._jvm.PythonSQLUtils.explainString(table._jdf.queryExecution(), "formatted")
 
 
 def test_columns_of_read_ledgers_are_those_chosen_wherever_rows_come_from(written, spark, rows):

@@ -90,6 +90,8 @@ def test_export_writes_each_entry_once_however_often_it_is_run(written, archived
     assert exported() == written.rows()
     with pytest.raises(InvalidConfig, match="either a path or a table"):
         export(spark, written.metadata)
+    with pytest.raises(InvalidConfig, match="must name written_at"):
+        export(spark, written.metadata, target, ledgers=chosen, columns="entry_id,payload")
 
 
 def test_export_into_a_table_takes_what_a_query_makes_of_entries(written, archived, spark, tmp_path):
