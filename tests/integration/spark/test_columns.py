@@ -14,7 +14,7 @@ PAYLOADS = [bytes([at % 251]) * 700 for at in range(300)]
 
 
 def plan_of(table, mode: str = "extended") -> str:
-    """What EXPLAIN prints."""
+    """The output of EXPLAIN."""
     with redirect_stdout(io.StringIO()) as printed:
         table.explain(mode)
     return printed.getvalue()
