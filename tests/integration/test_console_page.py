@@ -255,6 +255,8 @@ def test_streams_are_found_by_a_part_of_their_name(cli, filled, browse, tmp_path
         page = browse(f"{url}#/streams")
         page.get_by_label("Name").fill("ORDERS")
         page.keyboard.press("Enter")
+        # The field is built anew with the answer; what is typed before that is lost.
+        page.locator("input[data-key=ORDERS]").wait_for()
         page.get_by_role("link", name=STREAM).wait_for()
         page.get_by_label("Name").fill("nothing like it")
         page.get_by_role("button", name="Search").click()
