@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
@@ -13,9 +12,6 @@ from tallybook.cli.measure.pacing import Pacer
 from tallybook.client.background import client_tasks
 from tallybook.core.limits import KIB
 from tallybook.runtime.rng import SeededRng
-
-MAX_IN_FLIGHT: Final = 10_000
-"""Appends whose errors are still to be raised."""
 
 _PAYLOAD: Final = b"x" * KIB
 _NS_PER_S: Final = 1_000_000_000
@@ -44,15 +40,17 @@ async def spread_appends(appenders: Sequence[AppendTarget], rate: float, seconds
         found.append(time.monotonic_ns() - due_ns)
 
     tasks = client_tasks("load")
-    in_flight: deque[asyncio.Task[None]] = deque(maxlen=MAX_IN_FLIGHT)
+    appends: list[asyncio.Task[None]] = []
 
     def begin(due_ns: int) -> None:
         appender = appenders[rng.randint(0, len(appenders) - 1)]
-        in_flight.append(tasks.spawn(one(appender, due_ns), name="append"))
+        appends.append(tasks.spawn(one(appender, due_ns), name="append"))
 
     await steadily(round(seconds * rate), rate, begin)
-    await asyncio.gather(*in_flight)
-    await tasks.close()
+    try:
+        await asyncio.gather(*appends)
+    finally:
+        await tasks.close()
     return found
 
 
