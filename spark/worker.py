@@ -13,8 +13,7 @@ def settle_worker() -> None:
     By then all modules are imported.
 
     Spark's daemon runs a full collection after each task. It visits every object of every imported module, which takes
-    about 70 ms and finds nothing. Objects that
-    are created later are collected as usual.
+    about 70 ms and finds nothing. Objects that are created later are collected as usual.
     """
     global _settled  # noqa: PLW0603 - a property of the process
     if not _settled:
