@@ -20,9 +20,11 @@ from .cases import CASES, LatencyPlan, measure_latency
 from .gates import GATES, HEAD, sections
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-MIN_SIZES: Final = {"rounds": 5, "seconds": 10}
-"""Minimum sizes of a run whose page goes to docs/."""
-QUICK: Final = {"rounds": 1, "seconds": 5}
+MIN_SIZES: Final = {"rounds": 5, "seconds": 10, "rate": 12_000}
+"""Minimum sizes of a run whose page goes to docs/. The rate is one that two processors keep up with."""
+CYCLE_SECONDS: Final = 5
+"""Cycle of the paused process: with other windows, one would have more of its stops than another."""
+QUICK: Final = {"rounds": 1, "seconds": CYCLE_SECONDS}
 NAMES: Final = tuple(case.name for case in CASES)
 WARM_UP_SECONDS: Final = 3.0
 
@@ -35,15 +37,19 @@ def main(
     seconds: Annotated[
         int, typer.Option(min=5, help="Measured time before each fault, and during it; a multiple of 5.")
     ] = MIN_SIZES["seconds"],
+    rate: Annotated[int, typer.Option(min=1, help="Adds per second, over all ledgers.")] = MIN_SIZES["rate"],
     only: Annotated[str, only_option(NAMES)] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One short round, to see that it runs.")] = False,
     report: ReportOption = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
-    wanted, sizes = wanted_parts(only, NAMES), QUICK if quick else {"rounds": rounds, "seconds": seconds}
+    if seconds % CYCLE_SECONDS:
+        raise typer.BadParameter(f"--seconds must be a multiple of {CYCLE_SECONDS}, not {seconds}")
+    wanted = wanted_parts(only, NAMES)
+    sizes = {"rounds": rounds, "seconds": seconds, "rate": rate, **(QUICK if quick else {})}
     admit(report, sizes, MIN_SIZES, whole=not only)
     directory.mkdir(parents=True, exist_ok=True)
-    machine, plan = facts(directory), LatencyPlan(sizes["seconds"], WARM_UP_SECONDS, sizes["rounds"])
+    machine, plan = facts(directory), LatencyPlan(rate, sizes["seconds"], WARM_UP_SECONDS, sizes["rounds"])
     try:
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             figures = measure_latency(Path(scratch).resolve(), plan, wanted)

@@ -1,8 +1,9 @@
 """Latency of adds before and during a fault, in one load on the same ledgers.
 
-In a turn of a case, a load starts at a part of the capacity of four bookies. Its latencies in the time before the fault
-are the healthy ones; those during the fault are divided by them. Both times are next to each other, so disturbances of
-minutes affect both. The bookie that fails is the one with most of the ledgers.
+In a turn of a case, a load starts at a fixed rate. Its latencies in the time before the fault are the healthy ones;
+those during the fault are divided by them. Both times are next to each other, so disturbances of minutes affect both.
+The control case has no fault: its ratios are the noise of the others. The bookie that fails is the one with most of the
+ledgers.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from typing import Final
 
 from tallybook.cli.measure.latency import Latencies, median
 
-from ..equipment.bookies import RestartableBookie, bookies, metadata_in
-from ..equipment.programs import module, run_json_lines
+from ..equipment.bookies import RestartableBookie, bookies
 from ..gates import Figures
 from ..loads.steady_adds import steady_adds
 from ..loads.windows import Window, WindowedLatencies
-from .faults import MemberFault, busy_disk, interrupted, killed
+from .faults import MemberFault, busy_disk, interrupted, killed, no_fault
 
 BOOKIES: Final = 4
-CAPACITY_SHARE: Final = 0.25
 CHANGE_SECONDS: Final = 8.0
 """Time in which a writer replaces a dead bookie."""
 RECOVER_SECONDS: Final = 3.0
 """Time after a fault until the next load: a bookie that was behind catches up."""
-PROGRAM_SECONDS: Final = 120.0
+QUIET_SECONDS: Final = 0.2
+"""Time between the healthy window and the fault, whose first victims would else be healthy entries."""
+SLACK_SECONDS: Final = 120.0
+"""Time that a load may take for the begin and the end of a fault, beside the windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class LatencyCase:
 
 
 CASES: Final = (
+    LatencyCase("control", "control: no fault", no_fault),
     LatencyCase("slow", "a slow member: stopped for 50 ms of every 100 ms", interrupted(0.05, 0.05)),
     LatencyCase("paused", "a paused process: stopped for 2 s of every 5 s", interrupted(2.0, 3.0)),
     LatencyCase("killed", "a member is killed when the measurement begins", killed),
@@ -57,14 +60,16 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LatencyPlan:
-    """Durations.
+    """Sizes.
 
     Args:
+        rate: entries per second over all ledgers.
         seconds: measured time before a fault, and during it.
         warm_up_seconds: load before that.
         rounds: turns of each case.
     """
 
+    rate: float
     seconds: float
     warm_up_seconds: float
     rounds: int
@@ -89,36 +94,28 @@ def measure_latency(directory: Path, plan: LatencyPlan, names: Sequence[str]) ->
     """
     turns: dict[str, list[LatencyTurn]] = {name: [] for name in names}
     with bookies(directory, BOOKIES) as cluster:
-        capacity = _capacity(directory, plan)
         for number in range(plan.rounds):
             for case in CASES:
                 if case.name in names:
-                    turns[case.name].append(_turn(directory, cluster, plan, case, capacity * CAPACITY_SHARE))
+                    turns[case.name].append(_turn(directory, cluster, plan, case))
                     print(f"round {number + 1}: {case.title}: {turns[case.name][-1]}", flush=True)
                     time.sleep(RECOVER_SECONDS)
-    return {"capacity_entries_per_s": round(capacity), **figures_of(turns)}
+    return {"rate_entries_per_s": plan.rate, **figures_of(turns)}
 
 
-def _turn(
-    directory: Path, cluster: Sequence[RestartableBookie], plan: LatencyPlan, case: LatencyCase, rate: float
-) -> LatencyTurn:
-    with steady_adds(directory, rate, warm_up_seconds=plan.warm_up_seconds) as load:
+def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: LatencyPlan, case: LatencyCase) -> LatencyTurn:
+    longest = 2 * plan.seconds + case.lead_seconds + SLACK_SECONDS
+    options = {"warm_up_seconds": plan.warm_up_seconds, "max_seconds": longest}
+    with steady_adds(directory, plan.rate, **options) as load:
         [(chosen, _)] = Counter(name for ensemble in load.ensembles for name in ensemble).most_common(1)
         [victim] = [bookie for bookie in cluster if bookie.name == chosen]
         before = Window.of_next(plan.seconds)
-        with case.fault(victim):
+        time.sleep(QUIET_SECONDS)
+        with case.fault(victim) as began_ns:
             time.sleep(case.lead_seconds)
-            during = Window.of_next(plan.seconds)
+            during = Window.of_next(plan.seconds, began_ns + int(case.lead_seconds * 1e9))
     latencies = WindowedLatencies.load(load.samples)
     return LatencyTurn(latencies.within(before), latencies.within(during), load.ensemble_changes, load.refusals)
-
-
-def _capacity(directory: Path, plan: LatencyPlan) -> float:
-    """Entries per second of a closed loop on the healthy cluster."""
-    options = ["--seconds", str(plan.seconds), "--warm-up-seconds", str(plan.warm_up_seconds), "--json"]
-    command = module("tallybook.cli", "bench", "write", "--metadata", metadata_in(directory), *options)
-    [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
-    return float(found["entries_per_s"])
 
 
 def figures_of(turns: dict[str, list[LatencyTurn]]) -> Figures:

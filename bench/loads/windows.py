@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from array import array
 from bisect import bisect_left
@@ -25,11 +26,11 @@ class Window(NamedTuple):
         return (self.end_ns - self.begin_ns) / 1e9
 
     @classmethod
-    def of_next(cls, seconds: float) -> Self:
-        """Sleep, and return the interval that has passed."""
-        began = time.monotonic_ns()
-        time.sleep(seconds)
-        return cls(began, time.monotonic_ns())
+    def of_next(cls, seconds: float, begin_ns: int | None = None) -> Self:
+        """Sleep until ``seconds`` after ``begin_ns`` (default: now), and return the interval that has passed."""
+        begin = time.monotonic_ns() if begin_ns is None else begin_ns
+        time.sleep(max(0.0, seconds - (time.monotonic_ns() - begin) / 1e9))
+        return cls(begin, time.monotonic_ns())
 
 
 class WindowedLatencies:
@@ -54,6 +55,11 @@ class WindowedLatencies:
         if begin == end:
             raise InvalidArgument("no entry was planned within the window")
         return self._latencies[begin:end]
+
+    def confirmed(self, window: Window) -> int:
+        """Number of entries confirmed within a window."""
+        ends = map(operator.add, self._planned, self._latencies)
+        return sum(window.begin_ns <= end < window.end_ns for end in ends)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -69,9 +69,9 @@ def _measure(directory: Path, cluster: Sequence[RestartableBookie], clients: int
         of_clients = processor_seconds(load.pid for load in loads) - of_clients
         of_bookies = processor_seconds(pids) - of_bookies
         batches = _batches(cluster) - batches
-    found = [WindowedLatencies.load(load.samples).samples(window) for load in loads]
-    latencies = Latencies.of_nanoseconds([sample for samples in found for sample in samples])
-    entries = sum(map(len, found))
+    found = [WindowedLatencies.load(load.samples) for load in loads]
+    latencies = Latencies.of_nanoseconds([sample for each in found for sample in each.samples(window)])
+    entries = sum(each.confirmed(window) for each in found)
     return {
         "client_us": round(of_clients / entries * 1e6, 2),
         "bookie_us": round(of_bookies / entries * 1e6, 2),

@@ -107,7 +107,10 @@ class AddResult:
 
 @dataclass(frozen=True, slots=True)
 class TimedAdds:
-    """The scheduled time (``time.monotonic_ns``) and the latency of every entry of a load."""
+    """The scheduled time (``time.monotonic_ns``) and the latency of every entry of a load.
+
+    An entry that was due and not sent when the load ended has the time that it had waited until then.
+    """
 
     planned_ns: array[int]
     latencies_ns: array[int]
@@ -220,6 +223,9 @@ class _Load:
         self._turn = cycle(self._lanes)
         self._unconfirmed = 0
         self._errors = 0
+        self._unsent = array("q")
+        """Scheduled times of the entries that were due and not sent when the load ended."""
+        self._ended_ns = 0
         self._failure: TallybookError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -239,7 +245,7 @@ class _Load:
         elapsed = (time.monotonic_ns() - start) / _NS_PER_S
         samples = self._samples()
         return AddResult(
-            entries=len(samples),
+            entries=len(samples) - len(self._unsent),
             errors=self._errors,
             seconds=elapsed,
             entry_bytes=self._plan.entry_bytes,
@@ -258,7 +264,10 @@ class _Load:
                 await asyncio.sleep(0)
 
     async def _open_loop(self, start: int, count: int) -> None:
-        """Send ``count`` scheduled entries. Those that are not sent after ``OVERRUN`` times the duration are errors."""
+        """Send ``count`` scheduled entries. Those that are not sent after ``OVERRUN`` times the duration are errors.
+
+        Entries that are due and not sent in the end are late: without them a load that falls behind would look fast.
+        """
         gap = _NS_PER_S / self._plan.rate
         give_up = start + int(count * gap * OVERRUN)
         sent = 0
@@ -267,7 +276,7 @@ class _Load:
                 now = time.monotonic_ns()
                 if now > give_up:
                     self._errors += count - sent
-                    return
+                    break
                 due = min(count, int((now - start) / gap) + 1) - sent
                 free = self._plan.window - self._unconfirmed
                 wanted = min(due, free, BURST)
@@ -281,6 +290,10 @@ class _Load:
                     await asyncio.sleep(0)
                 else:
                     await pacer.until(max(int(start + sent * gap), now + MIN_PAUSE_NS))
+        if self._failure is None:
+            self._ended_ns = time.monotonic_ns()
+            due = min(count, int((self._ended_ns - start) / gap) + 1)
+            self._unsent.extend([int(start + number * gap) for number in range(sent, due)])
 
     def _append(self, count: int, planned_ns: float = 0.0, gap_ns: float = 0.0) -> int:
         """Append ``count`` entries, or fewer if the client is busy; returns how many.
@@ -322,18 +335,19 @@ class _Load:
             await self._waiter
 
     def timed(self) -> TimedAdds:
-        """Every confirmed entry, after the run."""
+        """Every confirmed entry and every late one, after the run."""
         planned = array("q")
         for lane in self._lanes:
             planned.extend(lane.starts[: sum(count for count, _ in lane.ends)])
-        return TimedAdds(planned, self._samples())
+        return TimedAdds(planned + self._unsent, self._samples())
 
     def _samples(self) -> array[int]:
-        """The latency of every confirmed entry, in nanoseconds."""
+        """The latency of every confirmed entry, in nanoseconds, and of those not sent the time that they waited."""
         samples = array("q")
         for lane in self._lanes:
             position = 0
             for count, ended in lane.ends:
                 samples.extend([ended - began for began in lane.starts[position : position + count]])
                 position += count
+        samples.extend([self._ended_ns - planned for planned in self._unsent])
         return samples

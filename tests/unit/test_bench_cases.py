@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from tallybook.bench.compare.report import SHORT
+from tallybook.bench.latency.__main__ import main as measure_latencies
 from tallybook.bench.latency.cases import CASES, LatencyTurn, figures_of
 from tallybook.bench.latency.gates import GATES, HEAD
 from tallybook.bench.latency.gates import sections as latency_sections
@@ -37,11 +38,11 @@ def test_a_case_is_judged_by_the_median_of_the_ratios_of_its_loads():
 
 
 def test_gates_are_about_cases_of_one_bad_member_and_the_page_has_every_case_that_was_measured():
-    assert [gate.workload for gate in GATES] == ["slow", "paused", "dead"]
+    assert [gate.workload for gate in GATES] == ["slow", "paused", "killed", "dead"]
     assert {gate.workload for gate in GATES} < {case.name for case in CASES}
-    figures = {"capacity_entries_per_s": 40_000.0, **figures_of({"slow": [turn(1.0, 2.0)], "busy": [turn(1.0, 9.0)]})}
+    figures = {"rate_entries_per_s": 10_000.0, **figures_of({"slow": [turn(1.0, 2.0)], "busy": [turn(1.0, 9.0)]})}
     page = render_topic(TOPIC, {"date": "today"}, {"rounds": 2}, figures)
-    slow, _, _, dead, busy = (case.title for case in CASES)
+    _, slow, _, _, dead, busy = (case.title for case in CASES)
     assert "at 10,000 entries per second" in page
     assert f"| {slow} | during | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 |" in page
     assert f"| {busy} | **9.00** | 9.00 | 0 | 0 |" in page
@@ -51,7 +52,7 @@ def test_gates_are_about_cases_of_one_bad_member_and_the_page_has_every_case_tha
 
 
 def test_a_page_of_a_short_run_is_marked():
-    figures = {"capacity_entries_per_s": 40_000.0}
+    figures = {"rate_entries_per_s": 10_000.0}
     assert SHORT not in render_topic(TOPIC, {}, {"rounds": 2}, figures)
     assert SHORT in render_topic(TOPIC, {}, {"rounds": 1}, figures)
 
@@ -72,6 +73,12 @@ def test_entries_belong_to_the_window_in_which_they_were_planned(tmp_path):
     assert latencies.within(Window(20, 31)).max_ms == 3.0
     with pytest.raises(InvalidArgument):
         latencies.within(Window(31, 40))
+    assert latencies.confirmed(Window(1 * MS, 2 * MS + 21)) == 2
+
+
+def test_windows_have_whole_cycles_of_the_paused_process(tmp_path):
+    with pytest.raises(typer.BadParameter, match="multiple of 5"):
+        measure_latencies(tmp_path, seconds=7)
 
 
 def test_the_page_on_scale_has_a_row_for_each_number_and_says_how_many_there_really_were():

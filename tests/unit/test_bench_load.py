@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tallybook.cli.measure.adds import AddPlan, measure_adds
+from tallybook.cli.measure.adds import AddPlan, adds_until, measure_adds
 from tallybook.client.writer.appends import AppendGroup
 from tallybook.core.errors import Busy, InvalidArgument, LedgerFenced
 
@@ -98,6 +98,27 @@ async def test_in_an_open_loop_a_stall_counts_for_every_entry_that_was_planned_m
     # 200 of 500 entries were planned into the stall, on average 50 ms before its end.
     assert result.latencies.p99_ms > 80
     assert result.entries == 500
+
+
+async def test_an_entry_that_was_due_and_not_sent_when_an_open_loop_ended_is_a_late_one():
+    over = asyncio.Event()
+
+    def stall(_writers):
+        # The only entry of the window is unconfirmed for 0.2 s; after half of that the load is told to end.
+        asyncio.get_running_loop().call_later(0.1, over.set)
+
+    adds = await adds_until(Cluster(delay=0.2), plan(rate=1000.0, seconds=30.0, window=1), over, stall)
+    assert len(adds.planned_ns) == len(adds.latencies_ns) > 150
+    assert max(adds.latencies_ns) >= 0.19e9
+    ends = [planned + latency for planned, latency in zip(adds.planned_ns, adds.latencies_ns, strict=True)]
+    assert len(set(ends[1:])) == 1, "all that were not sent waited until the end"
+
+
+async def test_a_load_that_is_given_up_has_the_waits_of_its_unsent_entries_and_counts_them_as_errors():
+    result = await measure_adds(Cluster(delay=0.2), plan(rate=1000.0, seconds=0.1, window=10))
+    assert 0 < result.entries < 100
+    assert result.entries + result.errors == 100
+    assert result.latencies.p99_ms > 200
 
 
 async def test_a_busy_client_is_back_pressure_and_no_error():
