@@ -105,8 +105,7 @@ def measure_latency(directory: Path, plan: LatencyPlan, names: Sequence[str]) ->
 
 def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: LatencyPlan, case: LatencyCase) -> LatencyTurn:
     longest = 2 * plan.seconds + case.lead_seconds + SLACK_SECONDS
-    options = {"warm_up_seconds": plan.warm_up_seconds, "max_seconds": longest}
-    with steady_adds(directory, plan.rate, **options) as load:
+    with steady_adds(directory, plan.rate, warm_up_seconds=plan.warm_up_seconds, max_seconds=longest) as load:
         [(chosen, _)] = Counter(name for ensemble in load.ensembles for name in ensemble).most_common(1)
         [victim] = [bookie for bookie in cluster if bookie.name == chosen]
         before = Window.of_next(plan.seconds)
