@@ -22,7 +22,14 @@ from .workloads import BenchWorkload, Pace, WorkloadKind
 COMMITS_METRIC: Final = "tallybook_journal_commits_total"
 WRITTEN_METRIC: Final = "tallybook_journal_bytes_total"
 ACCEPTED_METRIC: Final = "tallybook_bookie_add_bytes_total"
+BATCHES_METRIC: Final = "tallybook_bookie_add_batches_total"
 BUSY_METRIC: Final = "tallybook_journal_device_seconds_total"
+
+FIRST_ADD_SECONDS: Final = 60.0
+"""Time in which a load must add its first entry."""
+MARGIN_SECONDS: Final = 2.0
+"""A load that is observed for some time goes on for so long after it."""
+_POLL_SECONDS: Final = 0.1
 
 
 class Tallybook:
@@ -120,6 +127,18 @@ class Tallybook:
                 found[name] = found.get(name, 0.0) + value
         return found
 
+    def wait_for_adds(self, program: Server) -> None:
+        """Wait until a load that has just been started adds entries.
+
+        Raises:
+            ProgramFailed: it ended instead, or took too long.
+        """
+        deadline, batches = time.monotonic() + FIRST_ADD_SECONDS, self.metrics().get(BATCHES_METRIC, 0.0)
+        while self.metrics().get(BATCHES_METRIC, 0.0) <= batches:
+            if program.ended is not None or time.monotonic() > deadline:
+                raise ProgramFailed("a load of adds did not begin")
+            time.sleep(_POLL_SECONDS)
+
     @property
     def _copies(self) -> int:
         """Copies of each entry."""
@@ -150,19 +169,30 @@ class Tallybook:
         return two_passes([found["cold"], found["warm"]])
 
     def _written(self, workload: BenchWorkload, pace: Pace) -> Figures:
-        """Adds without a warm-up, and the bytes written to the disk until all data are flushed."""
+        """Adds without a warm-up, and the bytes written to the disk: per second of the load, and until all is flushed.
+
+        The load program also needs time to start, and to close and delete its ledgers, while the bookies flush: that
+        is not part of its rate.
+        """
         # The first pass over the journal writes it twice, once as zeros; this is not to be measured.
         self._adds(workload, pace, 0.0, pace.warm_up_seconds)
         time.sleep(pace.flush_seconds)
         written, accepted = written_bytes(self._pids.values()), self.metrics()[ACCEPTED_METRIC]
-        figures = self._adds(workload, pace, 0.0, 0.0)
-        under_load = written_bytes(self._pids.values()) - written
+        command = self.add_command(workload, Pace(seconds=pace.seconds + MARGIN_SECONDS), 0.0, 0.0)
+        program = Server(command, self.directory / "written.json", self._environment)
+        try:
+            self.wait_for_adds(program)
+            began, before = time.monotonic(), written_bytes(self._pids.values())
+            time.sleep(pace.seconds)
+            in_window, seconds = written_bytes(self._pids.values()) - before, time.monotonic() - began
+            figures = program.finished(SLACK_SECONDS)
+        finally:
+            program.stop()
         time.sleep(pace.flush_seconds)
         written, accepted = written_bytes(self._pids.values()) - written, self.metrics()[ACCEPTED_METRIC] - accepted
-        seconds = accepted / self._copies / 1e6 / figures["mb_per_s"]
         return {
             **figures,
-            "device_mb_per_s": round(under_load / seconds / 1e6, 1),
+            "device_mb_per_s": round(in_window / seconds / 1e6, 1),
             "written_per_byte": round(written / accepted, 3),
         }
 

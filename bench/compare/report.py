@@ -91,9 +91,8 @@ _HOW: Final = """\
   compared with plain `O_DIRECT|O_DSYNC` writes of the same size directly afterwards.
 - *Bytes written*: the kernel's count for the bookies (`/proc/PID/io`), from the first entry until after the flush,
   divided by the payload bytes that each of them accepted. *Written by the bookies, of the raw device*: the same count
-  of all bookies per second of the load, until its last confirmation, relative to plain writes of 1 MiB afterwards.
-  *Memory*: the peak of a bookie (`VmHWM`), less the sum of
-  its caches.
+  of all bookies per second while the load adds entries, relative to plain writes of 1 MiB afterwards. *Memory*: the
+  peak of a bookie (`VmHWM`), less the sum of its caches.
 """
 
 _FAILURES: Final = """\

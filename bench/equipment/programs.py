@@ -135,6 +135,21 @@ class Server:
         """
         return parse_json_lines(self._output.read_text().rpartition("\n")[0])
 
+    def finished(self, timeout_seconds: float) -> dict[str, Any]:
+        """Wait for its end; returns the last line of JSON.
+
+        Raises:
+            ProgramFailed: it failed, said nothing, or took too long.
+        """
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise ProgramFailed(f"a program did not end within {timeout_seconds:.0f} s; see {self._output}") from error
+        said = self.said()
+        if self.ended or not said:
+            raise ProgramFailed(f"a program ended with {self.ended}: {said}; see {self._output}")
+        return said[-1]
+
     def kill(self) -> None:
         """Kill it with SIGKILL."""
         self._process.kill()

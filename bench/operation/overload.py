@@ -77,6 +77,8 @@ class OverloadTurn:
     """Figures of one turn."""
 
     goodput: float
+    refused_batches: float
+    """Batches that the bookies refused in the window."""
     refused_part: float
     jain: float
     modest_part: float
@@ -95,19 +97,17 @@ def measure_overload(directory: Path, pace: Pace, turns: int) -> Figures:
     cluster = Tallybook(directory / "overload", environment={**os.environ, **COLLECTED_SOON})
     peaks: list[float] = []
     found: list[OverloadTurn] = []
-    refusals = 0.0
     with ExitStack() as stack:
         stack.enter_context(running(cluster))
         free = shutil.disk_usage(directory).free
         for turn in range(WARM_UPS + turns):
-            peak, refused = cluster.load(PEAK, pace)["entries_per_s"], _refused(cluster)
+            peak = cluster.load(PEAK, pace)["entries_per_s"]
             each = _overload(cluster, directory / f"turn-{turn}", peak * FACTOR, pace)
             if turn >= WARM_UPS:
                 peaks.append(peak)
                 found.append(each)
-                refusals += _refused(cluster) - refused
             _empty(cluster, directory, free - LEFT_BYTES)
-    figures: Figures = {"overload_refused_batches": refusals}
+    figures: Figures = {"overload_refused_batches": sum(turn.refused_batches for turn in found)}
     for number, (peak, each) in enumerate(zip(peaks, found, strict=True)):
         figures[f"overload_peak_entries_per_s_{number}"] = round(peak)
         figures[f"overload_goodput_entries_per_s_{number}"] = round(each.goodput)
@@ -152,16 +152,16 @@ def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> O
         for each in (*crowds, modest):
             each.ready(READY_SECONDS)
         time.sleep(pace.warm_up_seconds)
-        began_ns = time.monotonic_ns()
+        began_ns, refused = time.monotonic_ns(), _refused(cluster)
         memory = _watched(cluster, pace.seconds * OVERLOADED_SHARE)
-        window = LoadWindow(began_ns, time.monotonic_ns())
+        window, refused = LoadWindow(began_ns, time.monotonic_ns()), _refused(cluster) - refused
         for each in (*crowds, modest):
             each.stop()
     [asked_little] = _members(modest)
     members = [member for each in crowds for member in _members(each)]
     for error, count in _errors((*members, asked_little)).most_common(REPORTED_ERRORS):
         print(f"{count} entries: {error}", file=sys.stderr)
-    return turn_of(members, asked_little, window, rate, memory)
+    return turn_of(members, asked_little, window, rate, memory, refused)
 
 
 def turn_of(
@@ -170,12 +170,14 @@ def turn_of(
     window: LoadWindow,
     rate: float,
     memory: Mapping[str, Sequence[int]],
+    refused_batches: float,
 ) -> OverloadTurn:
     """Compute the figures of a turn from the records of the clients (``crowd.CrowdClient.record``)."""
     confirmed = [_within(member["slots"], window) for member in crowd]
     refused = sum(_within(member["refused"], window) for member in crowd)
     return OverloadTurn(
         goodput=sum(confirmed) / window.seconds,
+        refused_batches=refused_batches,
         refused_part=refused / (rate * window.seconds),
         jain=jain_index(confirmed),
         modest_part=_within(modest["slots"], window) / (MODEST_RATE * window.seconds),

@@ -18,10 +18,13 @@ How costs grow with the number of bookies, clients, ledgers and streams. `make b
 contains all results, good or bad; there are no gates.
 
 All processes share the processors and the disk of the machine below, so rates would only show how many processors there
-are. The tables have the processor time of an entry instead, of all clients and of all bookies together: with it, a load
-on machines of their own can be calculated. Entries have 1 KiB and three copies, where there are three bookies. Entries
-are sent at a steady rate, and the latency of an entry runs from its planned append to its confirmation. Percentiles are
-exact.
+are. The tables have the processor time of an entry instead, of all clients and of all bookies together. The rows of one
+table can be compared. They are no forecast for other machines: an entry costs less the more entries share a batch, and
+how many do depends on the rate, and on how fast processors, disk and network are; nothing here went over a network.
+
+Entries have 1 KiB and three copies, where there are three bookies. Entries are sent at a steady rate, and the latency
+of an entry runs from its planned append to its confirmation; one that was not sent when the load ended counts with the
+time that it had waited. Processor time is divided by the entries confirmed meanwhile. Percentiles are exact.
 """
 
 BOOKIES: Final = "bookies"

@@ -1,7 +1,7 @@
 """Processor time of an entry, by kind of process, with 1 to 8 bookies and 1 to 8 clients at the same rate.
 
-On a machine with few processors, more processes do not give a higher rate. What an entry costs each kind of process
-tells what the same load costs on machines of their own.
+On a machine with few processors, more processes do not give a higher rate, but what an entry costs each kind of process
+can be compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from tallybook.cli.measure.latency import Latencies
 
+from ..compare.cluster import BATCHES_METRIC
 from ..equipment.bookies import RestartableBookie, bookies
 from ..equipment.processor_time import processor_seconds
 from ..gates import Figures
@@ -26,7 +27,6 @@ LEDGERS: Final = 8
 """Of all clients together."""
 MAX_COPIES: Final = 3
 WARM_UP_SECONDS: Final = 2.0
-BATCHES_METRIC: Final = "tallybook_bookie_add_batches_total"
 
 
 def measure_bookies(directory: Path, counts: Sequence[int], seconds: float) -> Figures:

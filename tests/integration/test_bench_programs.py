@@ -52,6 +52,20 @@ def test_a_server_ends_when_its_starter_is_killed(tmp_path):
     wait_until(lambda: not alive(pid), "the server has ended")
 
 
+def test_the_last_line_of_a_program_is_its_result_and_one_that_fails_or_lasts_has_none(tmp_path):
+    lines = [sys.executable, "-S", "-c", """print('{"n": 1}\\n{"n": 2}')"""]
+    assert Server(lines, tmp_path / "out").finished(60) == {"n": 2}
+    with pytest.raises(ProgramFailed, match="ended with 3"):
+        Server([sys.executable, "-S", "-c", "raise SystemExit(3)"], tmp_path / "failed").finished(60)
+    server = Server(FOREVER, tmp_path / "lasts")
+    try:
+        server.ready(60)
+        with pytest.raises(ProgramFailed, match="did not end"):
+            server.finished(0.1)
+    finally:
+        server.kill()
+
+
 def test_nothing_of_the_starter_runs_in_the_child_where_grpc_would_wake_its_threads(tmp_path):
     with run(FORKING, tmp_path) as starter:
         assert starter.wait(60) == 0
