@@ -23,6 +23,7 @@ from .recovery.limbo_end import LimboEnd
 from .recovery.limbo_marker import LimboMarker
 from .scrub.damage_list import DamageList
 from .scrub.scrubber import Scrubber
+from .storage.batch_fronts import BatchFronts
 from .storage.checkpoint import CacheFlush, Checkpointer
 from .storage.entry_log.logs import EntryLogs
 from .storage.index.port import Index
@@ -46,6 +47,7 @@ class BookieParts:
     index: Index
     cache: WriteCache
     read_cache: ReadCache
+    fronts: BatchFronts
     read_ahead: ReadAhead
     table: LedgerTable
     commits: PendingAcks

@@ -373,18 +373,37 @@ def cut_entry(batch: Buffer, header: BatchHeader, entry_id: int) -> EntrySlice:
     Raises:
         InvalidBatch: the entry is not in this batch, or its length reaches beyond the payload.
     """
+    place = entry_place(batch, header, entry_id)
+    payload = bytes(memoryview(batch)[place.offset : place.offset + place.size])
+    return EntrySlice(header.ledger_id, entry_id, payload, place.crc, header.written_at_us, header.lac)
+
+
+class EntryPlace(NamedTuple):
+    """Where the payload of an entry is in its batch, in bytes, and its checksum."""
+
+    offset: int
+    size: int
+    crc: int
+
+
+def entry_place(front: Buffer, header: BatchHeader, entry_id: int) -> EntryPlace:
+    """The place of an entry in its batch.
+
+    Args:
+        front: the batch, or only its header and table.
+
+    Raises:
+        InvalidBatch: the entry is not in this batch, or its length reaches beyond the payload.
+    """
     index = entry_id - header.first_entry_id
     if not 0 <= index < header.entry_count:
         raise InvalidBatch(f"entry {entry_id} is not in the batch from entry {header.first_entry_id}")
-    table = _table(batch, header)
+    table = _table(front, header)
     payloads = BATCH_HEADER_BYTES + header.entry_count * BATCH_TABLE_ROW_BYTES
-    start = payloads + sum(table[0 : 2 * index : 2])
-    end = start + table[2 * index]
-    crc = table[2 * index + 1]
-    if end > payloads + header.payload_bytes:
+    start, size = payloads + sum(table[0 : 2 * index : 2]), table[2 * index]
+    if start + size > payloads + header.payload_bytes:
         raise _not_adding_up(header)
-    payload = bytes(memoryview(batch)[start:end])
-    return EntrySlice(header.ledger_id, entry_id, payload, crc, header.written_at_us, header.lac)
+    return EntryPlace(start, size, table[2 * index + 1])
 
 
 def entry_crc(ledger_id: int, entry_id: int, payload: Buffer) -> int:

@@ -51,6 +51,7 @@ from ..recovery.limbo_marker import LimboMarker
 from ..recovery.store_check import StoreCheck
 from ..scrub.damage_list import DamageList, batch_of, batch_under
 from ..scrub.scrubber import Scrubber
+from ..storage.batch_fronts import FRONTS_SHARE, BatchFronts
 from ..storage.checkpoint import CacheFlush, Checkpointer
 from ..storage.entry_log.logs import EntryLogs
 from ..storage.flushed_batches import FlushedBatches
@@ -141,9 +142,10 @@ class Assembly:
         admission = self._admission(journals)
         commits = PendingAcks(journals.each, admission, checkpointer.check_journal, fail_safe.trip, world.clock)
         verifiers = KeyVerification(world.facts_of)
-        read_cache = ReadCache(settings.storage.read_cache_bytes)
+        fronts = BatchFronts(settings.storage.read_cache_bytes // FRONTS_SHARE)
+        read_cache = ReadCache(settings.storage.read_cache_bytes - fronts.max_bytes)
         ahead = self._read_ahead()
-        stored = self._stored(read_cache, ahead)
+        stored = self._stored(read_cache, fronts, ahead)
         confirmed = ConfirmedPrefixes(world.confirmed_prefix_of)
         visits, verified = RepairVisits(world.clock), VerifiedCopies()
         overlap_trim = OverlapTrim(self._index, self._cache)
@@ -175,6 +177,7 @@ class Assembly:
             index=self._index,
             cache=cache,
             read_cache=read_cache,
+            fronts=fronts,
             read_ahead=ahead,
             table=table,
             commits=commits,
@@ -210,11 +213,12 @@ class Assembly:
             clock=self._world.clock,
         )
 
-    def _stored(self, read_cache: ReadCache, ahead: ReadAhead) -> FlushedBatches:
+    def _stored(self, read_cache: ReadCache, fronts: BatchFronts, ahead: ReadAhead) -> FlushedBatches:
         return FlushedBatches(
             self._index,
             self._logs,
             read_cache,
+            fronts,
             ahead,
             on_damage=lambda row: self._damage.add(batch_of(row)),
             on_damaged_row=lambda key: self._damage.add(batch_under(key)),

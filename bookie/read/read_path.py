@@ -19,7 +19,7 @@ from tallybook.core.batch import EntrySlice, cut_entry, decode_header
 from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryAbsent, EntryUnknown, InvalidArgument, NoSuchLedger, StorageError
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
@@ -72,7 +72,15 @@ class ReadPath:
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
         """See ``LedgerStore.read_entry``."""
-        batch = (await self.read(ledger_id, entry_id, entry_id, 1)).batches[0]
+        check_entry_id(entry_id)
+        async with self._table.using(ledger_id) as ledger:
+            _check_there(ledger)
+            with self.meter.timing():
+                if ledger.may_be_flushed(entry_id) and self._cache.find(ledger_id, entry_id) is None:
+                    found = await self._stored.read_entry(ledger_id, entry_id)
+                    if found is not None:
+                        return found
+                batch = (await self._run(ledger, entry_id, entry_id, 1))[0]
         return cut_entry(batch, decode_header(batch), entry_id)
 
     async def _run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:

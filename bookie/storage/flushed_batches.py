@@ -8,9 +8,9 @@ still there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from tallybook.core.batch import peek_ids
+from tallybook.core.batch import EntrySlice, peek_ids
 from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
@@ -18,14 +18,22 @@ from tallybook.runtime.metrics.usage import Meter
 from tallybook.runtime.tracing.port import part
 
 from ..spans import ENTRY_LOG, INDEX
+from .batch_fronts import BatchFronts
 from .index.port import MAX_FIND_ROWS, Index
 from .index.survey import RowKey
-from .location import IndexRow
+from .location import IndexRow, Location
 from .read_ahead import BatchReader, ReadAhead
 from .read_cache import ReadCache
 
 _ATTEMPTS: Final = 3
 """Index lookups for one read; for a batch that moves more often, the last error is reported."""
+
+
+class BatchAndPartReader(BatchReader, Protocol):
+    """The part of the entry logs that reads batches, and single entries."""
+
+    async def read_part(self, location: Location) -> bytes:
+        """Unchecked bytes of a log; see ``EntryLogs.read_part``."""
 
 
 class DiskCopy(NamedTuple):
@@ -48,8 +56,9 @@ class FlushedBatches:
     def __init__(
         self,
         index: Index,
-        logs: BatchReader,
+        logs: BatchAndPartReader,
         cache: ReadCache,
+        fronts: BatchFronts,
         ahead: ReadAhead,
         on_damage: Callable[[IndexRow], None],
         on_damaged_row: Callable[[RowKey], None],
@@ -61,6 +70,7 @@ class FlushedBatches:
         self._lookups = lookups
         self._logs = logs
         self._cache = cache
+        self._fronts = fronts
         self._ahead = ahead
 
     async def read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
@@ -77,9 +87,30 @@ class FlushedBatches:
             self._ahead.note(ledger_id, first, last_first + count, last, len(batches[-1]))
         return batches
 
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice | None:
+        """One entry, read without the rest of its batch, if the front of the batch was kept and the batch was not.
+
+        ``None`` otherwise, also for a reader that continues in order, and for an entry that cannot be read, or not at
+        this place: reading the batch serves the entries that follow, and finds out what is wrong.
+        """
+        front = self._fronts.find(ledger_id, entry_id)
+        if front is None or front.last_read + 1 == entry_id or self._cache.peek(ledger_id, entry_id) is not None:
+            return None
+        place = front.place(entry_id)
+        try:
+            payload = await self._logs.read_part(front.location(place))
+        except EntryUnknown:
+            return None
+        front.last_read = entry_id
+        found = front.entry(entry_id, place, payload)
+        if found is not None:
+            self._fronts.hits += 1
+        return found
+
     def forget(self, ledger_id: int) -> None:
         """Drop a deleted ledger from caches and read-ahead."""
         self._cache.forget(ledger_id)
+        self._fronts.forget(ledger_id)
         self._ahead.forget(ledger_id)
 
     async def _read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
@@ -107,6 +138,8 @@ class FlushedBatches:
                     raise
                 sometimes("stored: a batch moved while it was read")
             else:
+                if first == last:
+                    self._fronts.put(rows[0], batches[0], first)
                 # The run may have ended early, before a damaged batch.
                 return [self._keep(row, batch, last) for row, batch in zip(rows, batches, strict=False)]
         raise EntryUnknown(f"ledger {ledger_id}: the batch of entry {first} moved during all {_ATTEMPTS} reads")

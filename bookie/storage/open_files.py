@@ -61,6 +61,14 @@ class OpenFiles:
             entry.users -= 1
             await self._settle(path, entry)
 
+    def find(self, path: str) -> DiskFile | None:
+        """The file if it is open, for use until the event loop runs on."""
+        entry = self._entries.get(path)
+        if entry is None:
+            return None
+        self._entries.move_to_end(path)
+        return entry.file
+
     async def forget(self, path: str) -> asyncio.Event:
         """Close the file when its last user is done; the returned event is set then."""
         entry = self._entries.pop(path, None) or _Entry()

@@ -11,13 +11,13 @@ second reader; the first is the one for which the batch was read.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from typing import Final
 
 from tallybook.core.buffers import Buffer
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
+from .first_entries import BatchStart, FirstEntries
 from .write_cache import BATCH_OVERHEAD_BYTES, CachedBatch
 
 SMALL_PART: Final = 10
@@ -27,8 +27,6 @@ GHOST_BYTES: Final = 256
 """Cost of a ghost: a key of two numbers, and its place in the order."""
 
 _MAX_USES: Final = 3
-
-_Key = tuple[int, int]
 
 
 class _Item:
@@ -49,19 +47,19 @@ class _Queue:
     __slots__ = ("held_bytes", "items")
 
     def __init__(self) -> None:
-        self.items: OrderedDict[_Key, _Item] = OrderedDict()
+        self.items: OrderedDict[BatchStart, _Item] = OrderedDict()
         self.held_bytes = 0
 
-    def push(self, key: _Key, item: _Item) -> None:
+    def push(self, key: BatchStart, item: _Item) -> None:
         self.items[key] = item
         self.held_bytes += item.held_bytes
 
-    def pop_oldest(self) -> tuple[_Key, _Item]:
+    def pop_oldest(self) -> tuple[BatchStart, _Item]:
         key, item = self.items.popitem(last=False)
         self.held_bytes -= item.held_bytes
         return key, item
 
-    def discard(self, key: _Key) -> None:
+    def discard(self, key: BatchStart) -> None:
         item = self.items.pop(key, None)
         if item is not None:
             self.held_bytes -= item.held_bytes
@@ -78,8 +76,8 @@ class ReadCache:
         self.max_bytes = max_bytes
         self._small = _Queue()
         self._main = _Queue()
-        self._ghosts: OrderedDict[_Key, None] = OrderedDict()
-        self._firsts: dict[int, list[int]] = {}
+        self._ghosts: OrderedDict[BatchStart, None] = OrderedDict()
+        self._firsts = FirstEntries()
         self.hits = 0
         self.misses = 0
 
@@ -123,22 +121,20 @@ class ReadCache:
             self._main.push(key, item)
         else:
             self._small.push(key, item)
-        insort(self._firsts.setdefault(ledger_id, []), first)
+        self._firsts.add(ledger_id, first)
         while self.held_bytes > self.max_bytes:
             self._make_space()
 
     def forget(self, ledger_id: int) -> None:
         """Drop all batches of a ledger."""
-        for first in self._firsts.pop(ledger_id, ()):
+        for first in self._firsts.take_ledger(ledger_id):
             self._small.discard((ledger_id, first))
             self._main.discard((ledger_id, first))
 
     def _holding(self, ledger_id: int, entry_id: int) -> _Item | None:
-        firsts = self._firsts.get(ledger_id, ())
-        at = bisect_right(firsts, entry_id) - 1
-        if at < 0:
+        key = self._firsts.at_or_before(ledger_id, entry_id)
+        if key is None:
             return None
-        key = (ledger_id, firsts[at])
         item = self._small.items.get(key) or self._main.items[key]
         return item if entry_id <= item.cached.last else None
 
@@ -153,23 +149,16 @@ class ReadCache:
                 self._main.push(key, item)
             else:
                 self._remember(key)
-                self._drop(key)
+                self._firsts.discard(*key)
         else:
             key, item = self._main.pop_oldest()
             if item.uses:
                 item.uses -= 1
                 self._main.push(key, item)
             else:
-                self._drop(key)
+                self._firsts.discard(*key)
 
-    def _drop(self, key: _Key) -> None:
-        ledger_id, first = key
-        firsts = self._firsts[ledger_id]
-        del firsts[bisect_left(firsts, first)]
-        if not firsts:
-            del self._firsts[ledger_id]
-
-    def _remember(self, key: _Key) -> None:
+    def _remember(self, key: BatchStart) -> None:
         """Keep the ids of a batch that left the small queue: at most as many as there are batches."""
         self._ghosts[key] = None
         while len(self._ghosts) > len(self) + 1:

@@ -140,6 +140,20 @@ def read_all(fd: int, size: int, offset: int) -> bytes:
     return data
 
 
+def read_cached(fd: int, size: int, offset: int) -> bytes | None:
+    """``size`` bytes from ``offset`` if the page cache has all of them; ``None`` also if the system cannot tell."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return None
+    data = bytearray(size)
+    try:
+        got = os.preadv(fd, [data], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno in {errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL}:
+            return None
+        raise
+    return bytes(data) if got == size else None
+
+
 def write_bounced(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     """``write_all`` for a direct descriptor, through an aligned buffer."""
     bounce = _bounce_buffer()

@@ -116,6 +116,12 @@ class RealFile:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
         return await self._threads.read(lambda: self._run("read", lambda: self._read_at(size, offset)))
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """``size`` bytes from the page cache; see the port."""
+        if self._direct:
+            return None
+        return self._run("read", lambda: disk_os.read_cached(self._fd, size, offset))
+
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write ``buffers`` back to back; durable on return if the file was opened with ``durable``."""
         if self._aligned:

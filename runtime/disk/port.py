@@ -32,6 +32,13 @@ class DiskFile(Protocol):
     async def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """``size`` bytes from ``offset``, if the system has all of them in memory and tells; never waits for a device.
+
+        Raises:
+            DiskFailed: the file is closed.
+        """
+
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write ``buffers`` back to back at ``offset``, extending the file if needed."""
 

@@ -44,6 +44,12 @@ class SimFile:
         step.ended()
         return found
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """Half of the blocks are in memory: those with an even number."""
+        self._check_open("read")
+        in_memory = offset // BLOCK_BYTES % 2 == 0 and offset + size <= self._content.size
+        return self._content.read(offset, size) if in_memory else None
+
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write ``buffers`` back to back; durable on return if the file was opened durable."""
         data = b"".join(buffers)
@@ -107,12 +113,15 @@ class SimFile:
     def _begin(
         self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False, data: bytes = b""
     ) -> DiskStep:
-        self._disk.check_life(self._life, self._path)
-        if self._closed:
-            raise DiskFailed(f"{name} {self._path}: the file is closed")
+        self._check_open(name)
         if changes and not self._writable:
             raise DiskFailed(f"{name} {self._path}: it was opened for reading only")
         return self._disk.begin(name, self._path, offset, size, data=data)
+
+    def _check_open(self, name: str) -> None:
+        self._disk.check_life(self._life, self._path)
+        if self._closed:
+            raise DiskFailed(f"{name} {self._path}: the file is closed")
 
     def _fitting(self, offset: int, data: bytes) -> bytes:
         """The part of the data for which the disk has space; a write may be partial, as on a real disk."""

@@ -49,6 +49,27 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+async def test_a_read_from_memory_takes_what_the_page_cache_has_and_gives_up_where_it_would_wait(
+    disk, tmp_path, monkeypatch
+):
+    (tmp_path / "f").write_bytes(b"abc")
+    file = await disk.open(str(tmp_path / "f"), writable=False)
+    preads: list[int] = []
+
+    def preadv(_fd: int, buffers: list[bytearray], _offset: int, flags: int) -> int:
+        preads.append(flags)
+        if len(preads) > 1:
+            raise BlockingIOError(errno.EAGAIN, "it would wait")
+        buffers[0][:] = b"bc"
+        return 2
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert file.read_cached(1, 2) == b"bc"
+    assert file.read_cached(1, 2) is None
+    assert preads == [os.RWF_NOWAIT] * 2
+    await file.close()
+
+
 async def test_the_system_reads_no_further_in_a_file_that_is_read_exactly(disk, tmp_path, monkeypatch):
     advised: list[tuple[int, int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _fd, *what: advised.append(what), raising=False)

@@ -27,8 +27,12 @@ def spread(*values: float, bounds: tuple[float, ...] = SECONDS) -> Histogram:
 
 
 def read(text: str) -> list[tuple[object, ...]]:
-    """The values parsed by Prometheus. As text, values of many digits are written differently."""
-    return [(one.name, one.type, one.documentation, one.samples) for one in text_string_to_metric_families(text)]
+    """The families parsed by Prometheus, by name: their order means nothing, and differs where a member has no value.
+
+    As text, values of many digits are written differently.
+    """
+    families = sorted(text_string_to_metric_families(text), key=lambda one: one.name)
+    return [(one.name, one.type, one.documentation, one.samples) for one in families]
 
 
 def theirs(catalog: tuple[MetricInfo, ...], stats: dict[str, MetricValue]) -> str:

@@ -402,6 +402,15 @@ class EntryLogs:
         with self.reads.timing():
             return await self._reader.read_many(rows)
 
+    async def read_part(self, location: Location) -> bytes:
+        """Read bytes of a log, unchecked; at once if the system has them in memory.
+
+        Raises:
+            EntryUnknown: the log is missing, or the device returned an error.
+        """
+        with self.reads.timing():
+            return await self._reader.read_part(location)
+
     def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
         """Every batch of a log, in order, from the tables of its stretches, without reading the batches.
 

@@ -106,6 +106,17 @@ async def test_truncate_cuts_and_extends_with_zeros(place) -> None:
     await file.close()
 
 
+async def test_what_is_read_from_memory_is_what_the_file_holds_or_nothing(place) -> None:
+    data = b"".join(bytes([index]) * BLOCK_BYTES for index in range(8))
+    file = await place.file("f", data)
+    for offset in range(0, len(data), 1000):
+        assert file.read_cached(offset, 700) in {None, data[offset : offset + 700]}
+    assert file.read_cached(len(data) - 10, 700) is None
+    await file.close()
+    with pytest.raises(DiskFailed, match="closed"):
+        file.read_cached(0, 1)
+
+
 async def test_a_synced_file_reads_the_same(place) -> None:
     file = await place.file("f", b"abc")
     await file.sync()
