@@ -102,8 +102,8 @@ def main(
     async def work() -> dict[str, Any]:
         over = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-        quorums = {"ensemble": copies, "write_quorum": copies, "ack_quorum": copies // 2 + 1}
-        plan = AddPlan(KIB, ledgers, WINDOW, max_seconds, rate, warm_up_seconds, **quorums)
+        quorums = (copies, copies, copies // 2 + 1)
+        plan = AddPlan(KIB, ledgers, WINDOW, max_seconds, rate, warm_up_seconds, *quorums)
         async with Client(metadata) as client:
             adds = await adds_until(client, plan, over, begun)
             refusals = client.budget.exhausted

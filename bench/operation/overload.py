@@ -145,10 +145,10 @@ def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> O
     directory.mkdir()
     with ExitStack() as stack:
         crowds = [
-            stack.enter_context(_crowd(cluster, directory / f"crowd-{number}.json", rate / PROCESSES))
+            stack.enter_context(crowd_on(cluster, directory / f"crowd-{number}.json", rate / PROCESSES))
             for number in range(PROCESSES)
         ]
-        modest = stack.enter_context(_crowd(cluster, directory / "modest.json", MODEST_RATE, clients=1))
+        modest = stack.enter_context(crowd_on(cluster, directory / "modest.json", MODEST_RATE, clients=1))
         for each in (*crowds, modest):
             each.ready(READY_SECONDS)
         time.sleep(pace.warm_up_seconds)
@@ -212,7 +212,8 @@ def _within(slots: Mapping[str, int], window: LoadWindow) -> int:
 
 
 @contextmanager
-def _crowd(cluster: Tallybook, output: Path, rate: float, clients: int = CLIENTS // PROCESSES) -> Iterator[Server]:
+def crowd_on(cluster: Tallybook, output: Path, rate: float, clients: int = CLIENTS // PROCESSES) -> Iterator[Server]:
+    """Run clients in a process of their own that together offer ``rate`` entries per second, during the block."""
     options = ["--metadata", cluster.metadata, "--clients", str(clients), "--rate", str(rate)]
     server = Server(module("tallybook.bench.operation.crowd", *options), output)
     try:

@@ -26,6 +26,7 @@ class LoadCosts:
         entries: entries that were confirmed, or read, while it was measured.
         batches: batches that they were in; 0 if unknown.
         times: processor time of each process, by step.
+        note: more about the load, for its section.
         libraries: for each process the share of its time in each library; empty if not measured.
     """
 
@@ -36,6 +37,7 @@ class LoadCosts:
     batches: float
     times: Mapping[str, StepTimes]
     libraries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    note: str = ""
 
     def total(self, process: str | None = None) -> ProcessorTime:
         """Processor time of a process, or of all."""

@@ -18,6 +18,7 @@ KERNEL: Final = "kernel"
 OTHER: Final = "other"
 LIBRARIES: Final = {
     "libpython": "Python",
+    "python3": "Python",
     "cygrpc": "gRPC",
     "libc.": "C library",
     "loop.": "uvloop",

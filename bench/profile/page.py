@@ -11,6 +11,7 @@ from tallybook.core.limits import MIB
 from ..compare.report import table
 from ..equipment.processor_time import ProcessorTime
 from .attribution import LoadCosts
+from .loads import CALLS
 from .native_stacks import LIBRARIES, OTHER
 from .steps import Step
 
@@ -30,8 +31,8 @@ Processor time of an entry, by process and by step, under the loads of the
 [benchmarks]({_PROJECT}/benchmarks.md). [Where the time goes](performance.md) explains what bounds these loads, and
 [the walk of an append](walk-append.md) describes the steps. A program writes this page:
 
-    .venv/bin/python -m tallybook.bench.profile                         # five minutes; writes this page
-    .venv/bin/python -m tallybook.bench.profile --quick --page FILE     # two minutes; figures mean little
+    .venv/bin/python -m tallybook.bench.profile                         # eight minutes; writes this page
+    .venv/bin/python -m tallybook.bench.profile --quick --page FILE     # four minutes; figures mean little
     .venv/bin/python -m tallybook.bench.profile --only alone,open-loop  # some loads; prints their largest costs
 """
 
@@ -58,6 +59,25 @@ _HOW: Final = f"""\
   those of the benchmarks.
 """
 
+_CALLS: Final = """\
+## append_nowait and append_many
+
+A program may hand over entries one by one (`append_nowait`) or as a list (`append_many`). The loads that differ only in
+that, from one process; *processors* is the mean number that were busy:
+"""
+
+_CALLS_WHY: Final = """\
+- **Work of the client.** `append_nowait` checks the handle, the entry and the byte budget for each entry, and its
+  caller has to ask for the group or the future of each. `append_many` takes the budget once for a call, and waits once.
+  Both gather and encode entries in the same way.
+- **Batches.** `append_many` hands over all its entries in one turn of the event loop, so they are gathered into few
+  batches. With `append_nowait` a batch has what was appended while earlier ones were in flight. A batch costs about the
+  same for any number of small entries, so this decides at small windows.
+- **Waiting.** A call of `append_many` ends when its last entry is confirmed. A program with one call at a time appends
+  nothing until then: processors are idle between its calls, and its rate is lower although an entry costs less. Calls
+  to several ledgers at a time, or `append_nowait`, keep bookies busy.
+"""
+
 _LIBRARIES: Final = """\
 ## In which library
 
@@ -72,6 +92,9 @@ def render(facts: Mapping[str, str], costs: Sequence[LoadCosts], *, quick: bool 
     if quick:
         parts.append("**These figures are of a short run (`--quick`), and too few samples for conclusions.**\n")
     parts += [table(("machine", ""), list(facts.items())), "## Overview\n", _overview(costs)]
+    titles = [load.title for load in CALLS]
+    if calls := [cost for cost in costs if cost.title in titles]:
+        parts += [_CALLS, _calls(calls), _CALLS_WHY]
     parts += [_section(cost) for cost in costs]
     if any(shares for cost in costs for shares in cost.libraries.values()):
         parts += [_LIBRARIES, _libraries(costs)]
@@ -121,6 +144,21 @@ def _overview(costs: Sequence[LoadCosts]) -> str:
     return table(head, rows)
 
 
+def _calls(costs: Sequence[LoadCosts]) -> str:
+    head = ("load", "entries/s", *(f"{name}, µs" for name in _processes(costs)), "entries per batch", "processors")
+    rows = [
+        (
+            cost.title,
+            f"{cost.entries / cost.seconds:,.0f}",
+            *(microseconds(cost.total(name).total_s / cost.entries) for name in _processes(costs)),
+            f"{cost.entries / cost.batches:,.0f}" if cost.batches else "-",
+            f"{cost.total().total_s / cost.seconds:.2f}",
+        )
+        for cost in costs
+    ]
+    return table(head, rows)
+
+
 def _section(cost: LoadCosts) -> str:
     total = cost.total().total_s
     small = [(step, used) for step, used in cost.steps() if used.total_s < SMALL_SHARE * total]
@@ -130,7 +168,7 @@ def _section(cost: LoadCosts) -> str:
     head = ("step", *(f"{name}, µs" for name in cost.times), "together, µs", "share", "")
     batch = f", in batches of {cost.entries / cost.batches:,.0f}" if cost.batches else ""
     top = "; ".join(f"{step.value} {percent(share)}" for step, share in largest(cost))
-    lead = f"{microseconds(total / cost.entries)} µs per entry{batch}. Largest: {top}."
+    lead = f"{microseconds(total / cost.entries)} µs per entry{batch}. Largest: {top}.{cost.note and f' {cost.note}'}"
     parts = [f"## {cost.title}", lead, table(head, rows).rstrip()]
     if small:
         listed = ", ".join(f"{step.value} {microseconds(used.total_s / cost.entries)}" for step, used in small)

@@ -51,6 +51,8 @@ class Step(Enum):
 
 WHOLE_FILES: Final[Mapping[str, Step]] = {
     "bench/loads/steady_reads.py": Step.LOAD,
+    "bench/loads/tail_reads.py": Step.LOAD,
+    "bench/operation/crowd.py": Step.LOAD,
     "bookie/directories/disk_monitor.py": Step.OTHER,
     "bookie/ledgers/": Step.ADMISSION,
     "bookie/read/": Step.FIND_BATCH,

@@ -38,6 +38,10 @@ def write(
     ensemble: Annotated[int, typer.Option(help="Bookies that hold a ledger.")] = 3,
     write_quorum: Annotated[int, typer.Option(help="Copies of each entry.")] = 3,
     ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append is confirmed.")] = 2,
+    append_many: Annotated[
+        bool,
+        typer.Option("--append-many", help="Use append_many, with a ledger's share of the window in each call."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Append to new ledgers and print rate and latency; the ledgers are deleted afterwards.
@@ -45,7 +49,8 @@ def write(
     Latency is the time from the append to its confirmation; with --rate, from the time for which the append was
     scheduled.
     """
-    plan = AddPlan(entry_bytes, ledgers, window, seconds, rate, warm_up_seconds, ensemble, write_quorum, ack_quorum)
+    quorums = (ensemble, write_quorum, ack_quorum)
+    plan = AddPlan(entry_bytes, ledgers, window, seconds, rate, warm_up_seconds, *quorums, append_many)
 
     async def work() -> AddResult:
         async with cluster(metadata) as client:

@@ -2,7 +2,8 @@
 
 *Closed loop*: at most ``window`` entries are unconfirmed, over all ledgers; each confirmation allows the next append.
 The latency of an entry starts at its append. *Open loop*: entries are scheduled at a fixed rate; the latency of an
-entry starts at its scheduled time, so that a stall counts for every entry that should have been sent meanwhile.
+entry starts at its scheduled time, so that a stall counts for every entry that should have been sent meanwhile. Both
+use ``append_nowait``; a closed loop may use ``append_many`` instead, with one call at a time for each ledger.
 
 Every entry is measured. Confirmations of one ledger come in order, one batch at a time, so starts and ends are two
 plain lists, joined after the run; during the run an entry costs a clock reading and one list item.
@@ -57,6 +58,7 @@ class AddPlan:
         window: unconfirmed entries at most, over all ledgers.
         rate: entries per second of an open loop; 0: closed loop.
         warm_up_seconds: load before the measurement; not counted.
+        append_many: a closed loop of calls of ``append_many``, each with the share of a ledger of the window.
     """
 
     entry_bytes: int
@@ -68,6 +70,7 @@ class AddPlan:
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    append_many: bool = False
 
     def check(self) -> None:
         """Check the parameters.
@@ -81,6 +84,8 @@ class AddPlan:
             raise InvalidArgument("at least one ledger and a window of one entry are needed")
         if self.seconds <= 0 or self.rate < 0 or self.warm_up_seconds < 0:
             raise InvalidArgument("seconds must be positive, rate and warm-up not negative")
+        if self.append_many and (self.rate or self.window < self.ledgers):
+            raise InvalidArgument("append_many needs a closed loop, and a window of at least an entry for each ledger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +205,11 @@ async def _remove(client: Client, writers: Sequence[LedgerWriter]) -> None:
 class _Lane:
     """One ledger of the load."""
 
-    __slots__ = ("append", "ends", "group", "starts")
+    __slots__ = ("append", "append_many", "ends", "group", "starts")
 
     def __init__(self, writer: LedgerWriter) -> None:
         self.append = writer.append_nowait
+        self.append_many = writer.append_many
         self.group: AppendGroup | None = None
         self.starts = array("q")
         self.ends: list[tuple[int, int]] = []
@@ -236,6 +242,8 @@ class _Load:
         try:
             if self._plan.rate:
                 await self._open_loop(start, int(seconds * self._plan.rate))
+            elif self._plan.append_many:
+                await asyncio.gather(*(self._calls(lane, end) for lane in self._lanes))
             else:
                 await self._closed_loop(end)
         except TallybookError as error:
@@ -262,6 +270,18 @@ class _Load:
                 await asyncio.sleep(BUSY_SECONDS)
             elif free > BURST:
                 await asyncio.sleep(0)
+
+    async def _calls(self, lane: _Lane, end: int) -> None:
+        payloads = [self._payload] * (self._plan.window // len(self._lanes))
+        while (began := time.monotonic_ns()) < end and self._failure is None:
+            try:
+                await lane.append_many(payloads)
+            except TallybookError as error:
+                self._errors += len(payloads)
+                self._failure = error
+                return
+            lane.starts.extend([began] * len(payloads))
+            lane.ends.append((len(payloads), time.monotonic_ns()))
 
     async def _open_loop(self, start: int, count: int) -> None:
         """Send ``count`` scheduled entries. Those that are not sent after ``OVERRUN`` times the duration are errors.

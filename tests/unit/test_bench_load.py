@@ -36,6 +36,11 @@ class Ledger:
         self.next += 1
         return self.group.add(payload)
 
+    async def append_many(self, payloads):
+        self.client.calls.append(len(payloads))
+        appended = [self.append_nowait(payload) for payload in payloads]
+        return range(await appended[0], await appended[-1] + 1)
+
     def seal(self):
         group, self.group = self.group, None
         group.seal()
@@ -56,7 +61,7 @@ class Cluster:
         self.delay, self.budget, self.error, self.fail_after = delay, budget, error, fail_after
         self.appended = self.unconfirmed = self.most_unconfirmed = self.busy = 0
         self.sizes = set()
-        self.ledgers, self.deleted, self.quorums = [], [], []
+        self.ledgers, self.deleted, self.quorums, self.calls = [], [], [], []
 
     async def create_ledger(self, *, ensemble, write_quorum, ack_quorum):
         self.quorums.append((ensemble, write_quorum, ack_quorum))
@@ -82,6 +87,17 @@ async def test_every_entry_after_the_warm_up_is_counted_once_within_the_window_a
     assert all(ledger.ended for ledger in cluster.ledgers)
     warm = Cluster()
     assert 0 < (await measure_adds(warm, plan(warm_up_seconds=0.1))).entries < warm.appended
+
+
+async def test_append_many_has_one_call_at_a_time_for_each_ledger_with_its_share_of_the_window():
+    cluster = Cluster(delay=0.002)
+    result = await measure_adds(cluster, plan(append_many=True, ledgers=4, window=100))
+    assert set(cluster.calls) == {25}
+    assert (result.entries, result.errors, result.failure) == (cluster.appended, 0, None)
+    assert (cluster.most_unconfirmed, result.latencies.p50_ms >= 2) == (100, True)
+    failed = await measure_adds(Cluster(fail_after=500), plan(append_many=True, seconds=30.0))
+    assert isinstance(failed.failure, LedgerFenced)
+    assert failed.errors > 0
 
 
 async def test_latency_runs_from_the_append_to_the_confirmation():
@@ -142,7 +158,10 @@ async def test_a_failed_warm_up_is_an_error():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"window": 0}, {"ledgers": 0}, {"seconds": 0}, {"rate": -1}, {"entry_bytes": -1}, {"entry_bytes": 1 << 21}],
+    [
+        *({"window": 0}, {"ledgers": 0}, {"seconds": 0}, {"rate": -1}, {"entry_bytes": -1}, {"entry_bytes": 1 << 21}),
+        *({"append_many": True, "rate": 10.0}, {"append_many": True, "window": 1}),
+    ],
 )
 async def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_created(changes):
     cluster = Cluster()

@@ -8,7 +8,7 @@ import pytest
 from tallybook.bench.equipment.processor_time import ProcessorTime, ThreadTime, parse_stat, used_between
 from tallybook.bench.profile.attribution import LoadCosts, attribute, entries_in_batches
 from tallybook.bench.profile.load_run import BOOKIES, CLIENT
-from tallybook.bench.profile.loads import LOADS
+from tallybook.bench.profile.loads import CALLS, LOADS
 from tallybook.bench.profile.native_stacks import library_shares, loop_shares, parse_native_stacks
 from tallybook.bench.profile.page import largest, render
 from tallybook.bench.profile.stacks import parse_stacks
@@ -142,6 +142,7 @@ def test_the_page_has_every_load_and_names_its_largest_costs():
     assert page.count("Largest: send 2") == len(LOADS)
     assert "| send | 9.00 | 9.00 | 18.0 | 2" in page
     assert "| 100,000 |" in page
+    assert f"| {CALLS[1].title} | 100,000 | 42.0 | 42.0 | 100 | 8.40 |" in page
 
 
 def test_a_small_step_is_listed_below_the_table():
