@@ -29,6 +29,7 @@ SETTLE_SECONDS: Final = 15.0
 """Longer than the flush interval of a bookie plus the time of a flush."""
 REPAIR_SECONDS: Final = 1_200.0
 """Timeout until no ledger names a dead bookie."""
+REPAIR_ROUNDS: Final = 2
 LEAST_READ_MIB: Final = 64
 MIN_SIZES: Final = {"rounds": 3, "seconds": 20}
 """Minimum sizes of a run whose page goes to docs/."""
@@ -74,7 +75,8 @@ def main(
             figures |= measure_catch_up(scratch, plan, directory.resolve() / "bookkeeper" if peer else None, port)
     if REPAIR in wanted:
         with _scratch(directory) as scratch:
-            figures |= measure_repair(scratch, RepairPlan(ledgers, ledger_kib, seconds, SETTLE_SECONDS, REPAIR_SECONDS))
+            repairs = RepairPlan(ledgers, ledger_kib, seconds, SETTLE_SECONDS, REPAIR_SECONDS, REPAIR_ROUNDS)
+            figures |= measure_repair(scratch, repairs)
     if ROT in wanted:
         with _scratch(directory) as scratch:
             figures |= measure_rot(scratch, mib=min(512, max(64, mib // 10)), period_seconds=period, flips=turns)

@@ -44,11 +44,12 @@ GATES: Final = (
         "catch_up_p99_ratio", 1.5, "99th percentile of adds beside readers that catch up, relative to without", CATCH_UP
     ),
     upper_bound("catch_up_to_peer", 1, "the same ratio, relative to that of BookKeeper in the same round", PEER),
-    lower_bound(
-        "repair_rate_part", 0.5, "rate of a repair, relative to the slower of reading and writing one bookie", REPAIR
-    ),
+    lower_bound("repair_rate_part", 0.5, "rate of a repair beside reads, relative to its rate alone", REPAIR),
     upper_bound(
-        "repair_p99_ratio", 1.5, "99th percentile of random reads after the bookie died, relative to before", REPAIR
+        "repair_p99_ratio",
+        1.5,
+        "99th percentile of random reads beside the repair, relative to before the bookie died",
+        REPAIR,
     ),
     upper_bound("repair_lacking", 0, "ledgers that lack a good copy after the repair (all copies are read)", REPAIR),
     upper_bound("rot_periods", 1, "scrub periods until a flipped byte is found; longest", ROT),

@@ -12,7 +12,6 @@ import json
 import signal
 import time
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -38,10 +37,7 @@ from .mixture import WrittenLedger
 
 READS_PER_S: Final = 100.0
 OPEN_LEDGERS: Final = 200
-SAMPLE: Final = 100
-"""Ledgers polled to detect the start of the repair."""
 POLL_SECONDS: Final = 0.05
-_MAX_IN_FLIGHT: Final = 1_000
 _NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
@@ -94,11 +90,12 @@ def until_unnamed(
     bookie: Annotated[str, typer.Option(help="The bookie that is gone.")],
     seconds: Annotated[float, typer.Option(help="How long to wait, at most.")],
 ) -> None:
-    """Wait until no ledger names a bookie; print the times of the first and last change, and the changed bytes."""
+    """Print the number of ledgers that name a bookie, wait until none does, and print the time."""
 
-    async def work() -> dict[str, int]:
+    async def work() -> Figures:
         async with Client(metadata) as client, asyncio.timeout(seconds):
-            return await _changes(client, _known(ledgers), bookie)
+            await _until_unnamed(client, _known(ledgers), bookie)
+        return {"ended_ns": time.monotonic_ns()}
 
     try:
         print_json_line(asyncio.run(work()))
@@ -111,7 +108,7 @@ async def _read_until(client: Client, known: Sequence[WrittenLedger], over: asyn
     chosen = sorted(known, key=lambda _: rng.random())[:OPEN_LEDGERS]
     readers = [await client.open_ledger(each.ledger_id) for each in chosen]
     tasks = client_tasks("reads")
-    in_flight: deque[asyncio.Task[None]] = deque(maxlen=_MAX_IN_FLIGHT)
+    begun: list[asyncio.Task[None]] = []
 
     async def one(due_ns: int) -> None:
         reader = readers[rng.randint(0, len(readers) - 1)]
@@ -125,32 +122,24 @@ async def _read_until(client: Client, known: Sequence[WrittenLedger], over: asyn
         while not over.is_set():
             due_ns += round(_NS_PER_S / READS_PER_S)
             await pacer.until(due_ns)
-            in_flight.append(tasks.spawn(one(due_ns), name="read"))
-    await asyncio.gather(*in_flight)
-    await tasks.close()
+            begun.append(tasks.spawn(one(due_ns), name="read"))
+    try:
+        await asyncio.gather(*begun)
+    finally:
+        await tasks.close()
     return found
 
 
-async def _changes(client: Client, known: Sequence[WrittenLedger], bookie: str) -> dict[str, int]:
-    """Times of the first and last change of ledgers; with few lookups, so as not to disturb the measurement."""
-    rng = SeededRng(2)
-    naming = sorted([each for each in known if await _names(client, each, bookie)], key=lambda _: rng.random())
-    sample, changed = naming[:SAMPLE], 0
-    while naming and not changed:
-        await asyncio.sleep(POLL_SECONDS)
-        changed = sum([not await _names(client, each, bookie) for each in sample])
-    began_ns = time.monotonic_ns()
+async def _until_unnamed(client: Client, known: Sequence[WrittenLedger], bookie: str) -> None:
+    """Wait until no ledger names ``bookie``, with few lookups, so as not to disturb the measurement."""
+    naming = [each for each in known if await _names(client, each, bookie)]
+    print_json_line({"ledgers": len(naming)})
     for each in naming:
-        # A change is final, so each ledger is waited for once; the last one with a wait is
-        # the last one changed.
+        # A change is final, so each ledger is waited for once.
         while True:
             if not await _names(client, each, bookie):
                 break
             await asyncio.sleep(POLL_SECONDS)
-    ended_ns = time.monotonic_ns()
-    # Ledgers changed before the first poll are not counted.
-    copied = sum(each.size for each in naming) * (1 - changed / max(1, len(sample)))
-    return {"ledgers": len(naming), "copied_bytes": round(copied), "began_ns": began_ns, "ended_ns": ended_ns}
 
 
 async def _names(client: Client, ledger: WrittenLedger, bookie: str) -> bool:

@@ -43,7 +43,7 @@ def test_a_bookie_with_many_small_ledgers_starts_and_is_measured(tmp_path):
 
 
 def test_the_copies_of_a_bookie_that_died_are_made_again_and_all_are_read(tmp_path):
-    figures = measure_repair(tmp_path, RepairPlan(200, 256, 2.0, 3.0, 120.0))
+    figures = measure_repair(tmp_path, RepairPlan(200, 256, 2.0, 3.0, 120.0, 1))
     assert figures["repair_ledgers"] > 0
     assert figures["repair_lacking"] == 0
 
