@@ -102,7 +102,7 @@ class Assembly:
         self._pressure = DiskPressure(self._gc_requests.set)
         self._damage = DamageList()
         self._cache_space, self.journal_space = SpaceFreed(), SpaceFreed()
-        self._cache = WriteCache(settings.storage.write_cache_bytes)
+        self._cache = WriteCache(settings.storage.write_cache_bytes, world.rng.fork("write cache"))
         self._lookups = Meter(world.clock)
         self._index_path = directory.layout.index(limbo.index)
         states = StoredState(index, self._index_path, self._lookups)
@@ -209,6 +209,7 @@ class Assembly:
             self._flush,
             journals,
             interval_seconds=self._settings.storage.flush_interval_ms / 1000,
+            rng=self._world.rng.fork("checkpoints"),
             fail_safe=fail_safe.trip,
             clock=self._world.clock,
         )

@@ -21,10 +21,12 @@ from typing import Final, Protocol, TypeVar
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DiskFailed, DiskFull, RequestTimeout, check
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.metrics.catalog import MetricKind
 from tallybook.runtime.metrics.histogram import LONG_SECONDS
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import BusyTimer, Meter
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers
 
 from ..journal.journals import Journals
@@ -197,6 +199,7 @@ class Checkpointer:
     Args:
         flush: steps 1 to 4.
         interval_seconds: longest time between two checkpoints.
+        rng: jitter of that time, so that bookies started together do not all flush at the same time.
         fail_safe: ends the process; called with the reason when a checkpoint failed.
     """
 
@@ -206,12 +209,14 @@ class Checkpointer:
         journals: Journals,
         *,
         interval_seconds: float,
+        rng: Rng,
         fail_safe: Callable[[str], None],
         clock: Clock,
     ) -> None:
         self._flush = flush
         self._journals = journals
         self._interval_seconds = interval_seconds
+        self._rng = rng
         self._fail_safe = fail_safe
         self._marks = journals.durable_marks()
         self._wanted = asyncio.Event()
@@ -252,7 +257,7 @@ class Checkpointer:
     async def _wait_until_due(self) -> None:
         """Wait until a checkpoint is requested, or the interval has passed."""
         try:
-            async with asyncio.timeout(self._interval_seconds):
+            async with asyncio.timeout(jittered(self._rng, self._interval_seconds)):
                 await self._wanted.wait()
         except TimeoutError:
             return

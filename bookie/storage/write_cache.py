@@ -21,7 +21,9 @@ from typing import Final, NamedTuple
 from tallybook.core.answers import EntryRange
 from tallybook.core.buffers import Buffer
 from tallybook.core.errors import check
+from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.metrics.part_metrics import PartMetrics
+from tallybook.runtime.rng import Rng
 
 BATCH_OVERHEAD_BYTES: Final = 512
 """Cost of a batch besides its bytes: objects, list slots, its share of a ledger's state."""
@@ -106,15 +108,23 @@ class CacheBuffer:
             self.batch_count -= len(held.batches)
 
 
+FLUSH_SHARE: Final = 0.6
+"""A buffer is flushed when it is full to a random share, between half of this and this."""
+
+
 class WriteCache:
     """The active and the flushing buffer.
 
     Args:
         max_bytes: of both together; each has half. An empty buffer takes any one batch.
+        rng: draws how full a buffer is flushed. Bookies with copies of the same entries would otherwise flush at the
+            same time, and an ack quorum would have to wait for one that does.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, rng: Rng) -> None:
         self._buffer_bytes = max_bytes // 2
+        self._rng = rng
+        self._flush_bytes = self._draw_flush_bytes()
         self.active = CacheBuffer()
         self.flushing: CacheBuffer | None = None
         self.flush_waits = False
@@ -134,8 +144,11 @@ class WriteCache:
 
     @property
     def wants_flush(self) -> bool:
-        """Whether the active buffer has reached half of its budget."""
-        return self.active.held_bytes * 2 >= self._buffer_bytes
+        """Whether the active buffer is full enough for a flush."""
+        return self.active.held_bytes >= self._flush_bytes
+
+    def _draw_flush_bytes(self) -> int:
+        return int(jittered(self._rng, FLUSH_SHARE * self._buffer_bytes))
 
     @property
     def reserve_bytes(self) -> int:
@@ -183,6 +196,7 @@ class WriteCache:
         """Start a flush: the active buffer becomes the flushing one, to which nothing is added any more."""
         check(self.flushing is None, "the write cache was swapped during a flush")
         self.flushing, self.active = self.active, CacheBuffer()
+        self._flush_bytes = self._draw_flush_bytes()
         return self.flushing
 
     @contextmanager

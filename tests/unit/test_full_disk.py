@@ -21,7 +21,7 @@ READ_ONLY = BookieReadOnly.wire_code
 SETTINGS = tiny_settings(
     entry_log_bytes=32 * KIB, flush_interval_ms=500, collect_interval_ms=900, compact_below_percent=50
 )
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.3
 """Concurrent writes leave compaction some space before the disk is full, as on a disk of ordinary size."""
 PATIENCE_SECONDS = 60.0
 

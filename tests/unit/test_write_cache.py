@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
 from tallybook.core.errors import InvariantViolation
+from tallybook.runtime.rng import SeededRng
 
 
 def put(cache: WriteCache, ledger_id: int, first: int, last: int) -> bytes:
@@ -15,7 +16,7 @@ def put(cache: WriteCache, ledger_id: int, first: int, last: int) -> bytes:
 
 
 def test_a_batch_is_found_by_each_of_its_entries_with_its_bounds_and_batches_are_flushed_in_order() -> None:
-    cache = WriteCache(1 << 20)
+    cache = WriteCache(1 << 20, SeededRng(1))
     for first in (20, 0, 10):
         put(cache, 1, first, first + 9)
     batch = put(cache, 1, 30, 34)
@@ -25,14 +26,14 @@ def test_a_batch_is_found_by_each_of_its_entries_with_its_bounds_and_batches_are
 
 
 def test_two_swaps_without_a_release_are_a_defect() -> None:
-    cache = WriteCache(1 << 20)
+    cache = WriteCache(1 << 20, SeededRng(1))
     cache.swap()
     with pytest.raises(InvariantViolation):
         cache.swap()
 
 
 def test_a_buffer_takes_any_one_batch_and_then_what_fits_above_the_reserve() -> None:
-    cache = WriteCache(8 * (BATCH_OVERHEAD_BYTES + 10))
+    cache = WriteCache(8 * (BATCH_OVERHEAD_BYTES + 10), SeededRng(1))
     assert cache.fits(10**9)
     for first in range(3):
         assert cache.fits(10)
@@ -44,16 +45,21 @@ def test_a_buffer_takes_any_one_batch_and_then_what_fits_above_the_reserve() -> 
     assert cache.fits(10)
 
 
-def test_it_wants_a_flush_when_the_active_buffer_is_half_full() -> None:
-    cache = WriteCache(8 * (BATCH_OVERHEAD_BYTES + 10))
-    cache.put(1, 0, 0, bytes(10))
-    assert not cache.wants_flush
-    cache.put(2, 0, 0, bytes(10))
-    assert cache.wants_flush
+def test_it_wants_a_flush_when_the_active_buffer_is_about_half_full_and_each_time_at_another_size() -> None:
+    cache = WriteCache(1 << 20, SeededRng(1))
+    sizes = set()
+    for _ in range(20):
+        while not cache.wants_flush:
+            put(cache, 1, cache.active.batch_count, cache.active.batch_count)
+        sizes.add(cache.active.held_bytes)
+        cache.swap()
+        cache.release()
+    assert len(sizes) > 10
+    assert 0.3 * (1 << 19) <= min(sizes) < max(sizes) <= 0.61 * (1 << 19)
 
 
 def test_forgetting_a_ledger_gives_its_bytes_back() -> None:
-    cache = WriteCache(1 << 20)
+    cache = WriteCache(1 << 20, SeededRng(1))
     put(cache, 1, 0, 4)
     before = cache.held_bytes
     put(cache, 2, 0, 4)
@@ -66,7 +72,7 @@ def test_forgetting_a_ledger_gives_its_bytes_back() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=30), st.sets(st.integers(0, 29), max_size=3))
 def test_lookups_agree_with_a_plain_list_of_batches(batches: list[tuple[int, int]], swaps: set[int]) -> None:
     """Batches of five entries, in any order, over swaps: find and overlapping say what a list would."""
-    cache = WriteCache(1 << 20)
+    cache = WriteCache(1 << 20, SeededRng(1))
     held: dict[tuple[int, int], bytes] = {}
     for step, (ledger_id, number) in enumerate(batches):
         if step in swaps:
