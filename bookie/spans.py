@@ -35,5 +35,7 @@ SPANS: Final = (
         ("commit_bytes", "commit_records"),
     ),
     SpanInfo(INDEX, "bookie", "A lookup of the positions of batches in the index.", ("rows", "cancelled")),
-    SpanInfo(ENTRY_LOG, "bookie", "Batches read from entry logs.", ("batches", "bytes", "cancelled")),
+    SpanInfo(
+        ENTRY_LOG, "bookie", "Batches, or an entry of one, read from entry logs.", ("batches", "bytes", "cancelled")
+    ),
 )

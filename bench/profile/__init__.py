@@ -4,4 +4,7 @@
 and ``perf``, and reads the processor time of threads. The rest is pure: ``stacks.py`` and ``native_stacks.py`` parse
 samples, ``steps.py`` maps a stack to a step, ``attribution.py`` does the arithmetic, and ``page.py`` writes the
 page.
+
+``waterfall_run.py`` traces single calls with spans that ``span_endpoint.py`` receives; ``waterfall.py``, pure, orders
+their stages.
 """

@@ -21,12 +21,15 @@ from .attribution import LoadCosts
 from .load_run import profile_load
 from .loads import LOADS, ProfiledLoad
 from .page import largest, microseconds, percent, render
+from .waterfall import Waterfall, chart
+from .waterfall_run import measure_waterfalls
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PAGE: Final = ROOT / "docs" / "understand" / "cost-of-an-entry.md"
 WARM_UP_SECONDS: Final = 3.0
 
-_NAMES: Final = tuple(load.name for load in LOADS)
+WATERFALLS: Final = "waterfalls"
+_NAMES: Final = (*(load.name for load in LOADS), WATERFALLS)
 
 
 def main(
@@ -40,7 +43,7 @@ def main(
         Path, typer.Option(help="The page to write; with --only none is written unless it is named.")
     ] = PAGE,
 ) -> None:
-    """Profile each load on one cluster, print its largest costs, and write the page."""
+    """Profile each load on one cluster, print its largest costs, trace single calls, and write the page."""
     wanted = only.split(",") if only else list(_NAMES)
     if unknown := set(wanted) - set(_NAMES):
         raise typer.BadParameter(f"no such load: {', '.join(sorted(unknown))}")
@@ -51,18 +54,22 @@ def main(
     machine["load average before"] = f"{os.getloadavg()[0]:.1f}"
     pace = QUICK if quick else Pace(seconds, WARM_UP_SECONDS)
     costs: list[LoadCosts] = []
+    waterfalls: list[Waterfall] = []
     try:
-        with running(cluster := Tallybook((directory / TALLYBOOK).resolve())):
-            for load in LOADS:
-                if load.name in wanted:
+        if loads := [load for load in LOADS if load.name in wanted]:
+            with running(cluster := Tallybook((directory / TALLYBOOK).resolve())):
+                for load in loads:
                     costs.append(_profiled(cluster, load, pace, directory / load.name))
                     print(_summary(costs[-1]), flush=True)
+        if WATERFALLS in wanted:
+            waterfalls = measure_waterfalls((directory / WATERFALLS).resolve(), pace)
+            print("\n".join(map(chart, waterfalls)), flush=True)
     except ProgramFailed as failure:
         print(f"the profile ends early: {failure}", file=sys.stderr)
         raise typer.Exit(2) from failure
     if not only or page != PAGE:
         machine["sampled"] = f"{pace.seconds:g} s of each load"
-        page.write_text(render(machine, costs, quick=quick))
+        page.write_text(render(machine, costs, waterfalls, quick=quick))
         print(f"written: {page}")
 
 

@@ -14,6 +14,7 @@ from .attribution import LoadCosts
 from .loads import CALLS
 from .native_stacks import LIBRARIES, OTHER
 from .steps import Step
+from .waterfall import Waterfall, chart
 
 BAR_CELLS: Final = 30
 SMALL_SHARE: Final = 0.02
@@ -78,6 +79,16 @@ _CALLS_WHY: Final = """\
   to several ledgers at a time, or `append_nowait`, keep bookies busy.
 """
 
+_WATERFALLS: Final = f"""\
+## Where the time of one call goes
+
+Not processor time, but the time that passes, waits included, of calls traced from the caller on
+([traces]({os.pardir}/operate/tracing.md)). Stages follow each other; the means add up to the mean of the whole call,
+the medians do not. An append is shown with the request whose ack completed the ack quorum, a read with the first
+answer. A traced entry may be any entry of its batch. A span costs some microseconds, so untraced calls are a little
+faster.
+"""
+
 _LIBRARIES: Final = """\
 ## In which library
 
@@ -86,7 +97,9 @@ is in the table only if the program may sample it, as root may.
 """
 
 
-def render(facts: Mapping[str, str], costs: Sequence[LoadCosts], *, quick: bool = False) -> str:
+def render(
+    facts: Mapping[str, str], costs: Sequence[LoadCosts], waterfalls: Sequence[Waterfall] = (), *, quick: bool = False
+) -> str:
     """The whole page; ``quick`` marks figures of a short run."""
     parts = [_HEAD]
     if quick:
@@ -95,6 +108,8 @@ def render(facts: Mapping[str, str], costs: Sequence[LoadCosts], *, quick: bool 
     titles = [load.title for load in CALLS]
     if calls := [cost for cost in costs if cost.title in titles]:
         parts += [_CALLS, _calls(calls), _CALLS_WHY]
+    if waterfalls:
+        parts += [_WATERFALLS, *map(chart, waterfalls)]
     parts += [_section(cost) for cost in costs]
     if any(shares for cost in costs for shares in cost.libraries.values()):
         parts += [_LIBRARIES, _libraries(costs)]

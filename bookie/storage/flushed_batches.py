@@ -98,7 +98,8 @@ class FlushedBatches:
             return None
         place = front.place(entry_id)
         try:
-            payload = await self._logs.read_part(front.location(place))
+            with part(ENTRY_LOG):
+                payload = await self._logs.read_part(front.location(place))
         except EntryUnknown:
             return None
         front.last_read = entry_id

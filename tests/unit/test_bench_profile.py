@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.bench.equipment.processor_time import ProcessorTime, ThreadTime, parse_stat, used_between
+from tallybook.bench.loads.traced_calls import CALLER
 from tallybook.bench.profile.attribution import LoadCosts, attribute, entries_in_batches
 from tallybook.bench.profile.load_run import BOOKIES, CLIENT
 from tallybook.bench.profile.loads import CALLS, LOADS
@@ -13,6 +14,9 @@ from tallybook.bench.profile.native_stacks import library_shares, loop_shares, p
 from tallybook.bench.profile.page import largest, render
 from tallybook.bench.profile.stacks import parse_stacks
 from tallybook.bench.profile.steps import BY_FUNCTION, WHOLE_FILES, Step, step_of_stack
+from tallybook.bench.profile.waterfall import TimedSpan, chart, waterfall
+from tallybook.bookie.spans import ENTRY_LOG, INDEX, JOURNAL, JOURNAL_WRITE, SERVE
+from tallybook.client.spans import ADD, READ, REQUEST
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import InvalidArgument
 
@@ -143,6 +147,47 @@ def test_the_page_has_every_load_and_names_its_largest_costs():
     assert "| send | 9.00 | 9.00 | 18.0 | 2" in page
     assert "| 100,000 |" in page
     assert f"| {CALLS[1].title} | 100,000 | 42.0 | 42.0 | 100 | 8.40 |" in page
+
+
+def span(name, span_id, parent_id, begin_ms, end_ms, **events_ms):
+    """A span of the only trace."""
+    events = {event: int(at * 1e6) for event, at in events_ms.items()}
+    return TimedSpan(name, "trace", span_id, parent_id, int(begin_ms * 1e6), int(end_ms * 1e6), events)
+
+
+def requests(parent, times, *below):
+    """Requests of one call: the end of each, with the spans of the bookie below it."""
+    for number, end in enumerate(times):
+        me, serve = f"{number}", f"{number}s"
+        yield span(REQUEST, me, parent, 3, end, sent=4)
+        yield span(SERVE, serve, me, 5, end - 1)
+        yield from (span(name, name + me, serve, *ends) for name, *ends in below)
+
+
+def test_the_stages_of_an_append_end_with_the_ack_that_completes_the_quorum():
+    below = [(JOURNAL, 6, 8)]
+    spans = [
+        span(CALLER, "c", "", 0, 14),
+        span(ADD, "a", "c", 1, 13, sealed=2, confirmed=13),
+        *requests("a", [20, 11, 10], *below),
+        *(span(JOURNAL_WRITE, "w" + me, JOURNAL + me, 7, 8) for me in ("0", "1", "2")),
+    ]
+    stages = waterfall("append", spans).stages
+    milliseconds = [round(times[0] * 1e3, 3) for times in stages.values()]
+    assert milliseconds == [1, 1, 1, 1, 1, 1, 1, 1, 2, 1, 2, 1]
+    assert milliseconds[list(stages).index("bookie: device write, until reported")] == 1
+    assert "14.000" in chart(waterfall("append", spans))
+
+
+def test_a_cache_takes_no_time_for_a_lookup_and_calls_without_all_spans_are_left_out():
+    call = [span(CALLER, "c", "", 0, 14), span(READ, "r", "c", 1, 13)]
+    disk = waterfall("read", [*call, *requests("r", [12], (INDEX, 6, 7), (ENTRY_LOG, 8, 10))]).stages
+    assert [round(times[0] * 1e3) for times in disk.values()] == [3, 1, 1, 1, 1, 3, 1, 1, 1, 1]
+    cached = waterfall("read", [*call, *requests("r", [12])]).stages
+    assert (cached["bookie: index"], cached["bookie: entry log"], cached["bookie: answer"]) == ([0.0], [0.0], [0.006])
+    broken = waterfall("read", call)
+    assert (broken.calls, broken.incomplete) == (0, 1)
+    assert "0 calls, 1 more left out" in chart(broken)
 
 
 def test_a_small_step_is_listed_below_the_table():

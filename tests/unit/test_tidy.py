@@ -79,7 +79,7 @@ CLIENTS_OF_GATEWAYS = ("bench/streams/gateway_load.py", "sim/upgrade/mixed_strea
 USERS_OF_GRPC = ("runtime/*", *CLIENTS_OF_GATEWAYS)
 USERS_OF_MESSAGES = (
     "runtime/grpc/*", "wire/*", "metadata/codec.py", "archive/format/index_codec.py", "bookie/rpc/service.py",
-    "client/connection/connection.py", "gateway/*", *CLIENTS_OF_GATEWAYS,
+    "client/connection/connection.py", "gateway/*", "bench/profile/span_endpoint.py", *CLIENTS_OF_GATEWAYS,
 )  # fmt: skip
 
 # Equipment of tests counts as used when a test imports it; everything else must serve the product.
