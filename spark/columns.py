@@ -96,6 +96,11 @@ class TableColumns:
         for needed, why in (("gap", "failOnDataLoss=false"), ("value", "payloadFormat")):
             if needed in known and needed not in chosen:
                 raise InvalidConfig(f"option columns: with {why}, name column {needed}, too")
+        if "bad_reason" in known and not {"bad_reason", "bad_payload"}.intersection(chosen):
+            # Else a payload that cannot be parsed looks like one that is null.
+            raise InvalidConfig(
+                "option columns: with badRecords=keep, name column bad_reason or bad_payload, or set badRecords=fail"
+            )
         return replace(self, names=tuple((name, known[name]) for name in chosen))
 
     def arrow(self, value: pa.DataType | None = None) -> pa.Schema:

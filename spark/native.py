@@ -27,7 +27,15 @@ from tallybook.runtime.settings import variable
 
 from .columns import ENTRY_DDL, columns_for
 from .ledgers.planning import resolve_snapshot
-from .ledgers.row_selection import FILE, NOT_IN_ITS_OBJECT, ScannedObject, chosen_rows, explanation, why_not_scanned
+from .ledgers.row_selection import (
+    FILE,
+    GONE,
+    NOT_IN_ITS_OBJECT,
+    ScannedObject,
+    chosen_rows,
+    explanation,
+    why_not_scanned,
+)
 from .locations import LedgerLocation, open_location
 from .options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
 from .query.partitions import planned_range_of
@@ -176,6 +184,7 @@ async def _planned(options: ReadOptions) -> NativePlan:
             remaining = Snapshot(snapshot.cluster_id, tuple(sorted((*remaining.ranges, *lost))), snapshot.written)
         url = await location.archive_url() if objects else ""
     why = tuple(reason for ledger_id, reason in reasons.items() if ledger_id not in scanned)
+    why += tuple(GONE[gap.kind] for gap in gaps)
     return NativePlan(snapshot, tuple(objects), remaining, bool(gaps), url, why)
 
 

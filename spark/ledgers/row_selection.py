@@ -43,6 +43,9 @@ class ScannedObject:
 NOT_IN_ITS_OBJECT: Final = "in an object that is encrypted, damaged or gone"
 """A reason as of ``why_not_scanned``, found out by reading the object's index."""
 
+GONE: Final = {"lost": "lost", "trimmed": "deleted"}
+"""Reasons for ledgers without any entry left, by the kind of the gap that ``failOnDataLoss=false`` reports."""
+
 
 def why_not_scanned(planned: PlannedRange, options: ReadOptions) -> str:
     """Why Spark's Parquet reader cannot read the entries of a ledger; empty: it can, if their object is as recorded."""

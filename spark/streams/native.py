@@ -21,7 +21,7 @@ from tallybook.core.ranges import LedgerEntryRange
 from tallybook.metadata.ledger.archived import Receipt
 
 from ..columns import archived_columns, columns_for
-from ..ledgers.row_selection import NOT_IN_ITS_OBJECT, ScannedObject, why_not_scanned
+from ..ledgers.row_selection import GONE, NOT_IN_ITS_OBJECT, ScannedObject, why_not_scanned
 from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
 from ..query.record_snapshot import RecordRange, RecordSnapshot
@@ -85,6 +85,7 @@ async def plan_native(options: ReadOptions, check_objects: CheckObjects) -> Nati
         )
         url = await location.archive_url() if objects else ""
     why = tuple(reason for ledger_id, reason in reasons.items() if ledger_id not in ledgers)
+    why += tuple(GONE[gap.kind] for gap in plan.gaps if gap.kind == "lost")
     return NativeRecords(tuple(objects), scanned, RecordSnapshot(snapshot.cluster_id, rest), url, why)
 
 

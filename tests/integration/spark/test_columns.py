@@ -84,12 +84,59 @@ def test_columns_of_records_are_those_chosen(written, streams, spark, load):
     assert load(written.metadata, stream="cols", columns="tier", includeMetadata=True).count() == 4
 
 
+def test_payloads_that_cannot_be_parsed_are_told_from_nulls_in_the_chosen_columns(written, load):
+    options = {"ledger": written.ledger([b'{"a": 1}', b"no json"]), "payloadFormat": "json", "payloadSchema": "a INT"}
+    kept = load(written.metadata, columns="value,bad_reason", **options)
+    assert sorted((row.value and row.value.a, bool(row.bad_reason)) for row in kept.collect() if row.value) == [
+        (1, False)
+    ]
+    assert [bool(row.bad_reason) for row in kept.collect() if row.value is None] == [True]
+    failing = load(written.metadata, columns="value", badRecords="fail", **options)
+    with pytest.raises(PySparkException, match="entry 1"):
+        failing.collect()
+
+
+def test_gaps_are_rows_of_the_chosen_columns_also_in_readstream(written, streams, spark, tmp_path):
+    streams.create("gaps", roll_bytes=1024, offload_after=0)
+    streams.append("gaps", [b"%d" % number + b"." * 100 for number in range(30)])
+    whole = read_ledgers(spark, written.metadata, stream="gaps", include_metadata=True).collect()
+    ledger = sorted(whole, key=lambda row: row.sequence)[15].ledger_id
+    gone = sorted(row.sequence for row in whole if row.ledger_id == ledger)
+    written.entries[ledger] = []
+    written.delete(ledger)
+    options = {"stream": "gaps", "columns": "payload,gap", "failOnDataLoss": False}
+    batch = read_ledgers(spark, written.metadata, **options)
+    assert "1 ledger lost" in plan_of(batch)
+    followed = spark.readStream.format("tallybook").option("metadata", written.metadata).options(**options).load()
+    assert followed.columns == ["payload", "gap"]
+    query = (
+        followed.writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(100)
+    finally:
+        query.stop()
+    for table in (batch, spark.read.parquet(str(tmp_path / "out"))):
+        rows = table.collect()
+        [gap] = [row for row in rows if row.gap is not None]
+        assert (gap.payload, gap.gap.kind, gap.gap.first, gap.gap.last) == (None, "lost", gone[0], gone[-1])
+        assert len(rows) == 30 - len(gone) + 1
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"columns": "entry_id,tier"}, "there is no column tier"),
         ({"columns": "entry_id", "failOnDataLoss": False}, "failOnDataLoss=false, name column gap, too"),
         ({"columns": "entry_id", "payloadFormat": "json", "payloadSchema": "a INT"}, "name column value, too"),
+        (
+            {"columns": "value", "payloadFormat": "json", "payloadSchema": "a INT"},
+            "name column bad_reason or bad_payload",
+        ),
         ({"columns": "entry_id,"}, "not a list of different names"),
         ({"columns": "entry_id,ENTRY_ID"}, "not a list of different names"),
         ({"columns": "ledger_id", "table": "ledgers"}, "columns is for entries and records"),

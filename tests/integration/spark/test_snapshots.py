@@ -56,6 +56,7 @@ def test_a_deleted_ledger_fails_its_snapshot_or_is_reported(written, moved, spar
         [gap] = table.where("gap IS NOT NULL").collect()
         assert (gap.ledger_id, gap.gap.kind, gap.gap.first, gap.gap.last) == (ledgers[1], "trimmed", 3, 390)
         assert table.where("gap IS NULL").count() == 3 * 388
+    assert "1 ledger deleted" in table._jdf.queryExecution().toString()
 
 
 def test_an_object_that_is_gone_for_good_is_lost_data(written, spark, load, rows):
