@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from itertools import count
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -45,6 +46,8 @@ class Lifetime:
         self._on_end = on_end
         self._parent = parent
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        """The thread in which the loop runs."""
         self._message: str | None = None
         self._uses: dict[HandleUse, None] = {}
         # Keyed by number: a WeakSet has no order, but simulation needs a fixed one.
@@ -81,19 +84,20 @@ class Lifetime:
         Raises:
             InvalidArgument: the handle belongs to another event loop.
         """
+        # Once per append. Before Python 3.12, get_running_loop makes a system call, of half a microsecond.
+        if self._loop is None or get_ident() != self._thread or not self._loop.is_running():
+            self._bind()
+
+    def _bind(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise InvalidArgument(f"{self._what} is used outside of its event loop") from None
-        if loop is not self._loop:
-            self._bind(loop)
-
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None:
+        if self._loop not in {None, loop}:
             raise InvalidArgument(f"{self._what} belongs to another event loop: open a client in each asyncio.run")
         if self._parent is not None:
             self._parent.check_loop()
-        self._loop = loop
+        self._loop, self._thread = loop, get_ident()
 
     def closed(self, outcome: Outcome = Outcome.UNKNOWN) -> TallybookError:
         """The error of a call that comes after the end or was cancelled by it."""
