@@ -108,8 +108,8 @@ class TcpStream(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self._ended or (self._is_client and self._peer_ended):
             raise PeerUnavailable(f"the stream to {self._peer} has ended")
         if len(message) > LARGE_BYTES:
-            transport.write(length_prefix(message))
-            transport.write(message)
+            # One system call: uvloop writes at once, and the length alone would wake the peer for four bytes.
+            transport.writelines((length_prefix(message), message))
         else:
             transport.write(length_prefix(message) + message)
 
