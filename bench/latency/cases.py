@@ -94,6 +94,9 @@ def measure_latency(directory: Path, plan: LatencyPlan, names: Sequence[str]) ->
     """
     turns: dict[str, list[LatencyTurn]] = {name: [] for name in names}
     with bookies(directory, BOOKIES) as cluster:
+        # New bookies are slower for some seconds, in which the first case would be taken for healthy.
+        with steady_adds(directory, plan.rate, warm_up_seconds=plan.warm_up_seconds):
+            time.sleep(plan.seconds)
         for number in range(plan.rounds):
             for case in CASES:
                 if case.name in names:
