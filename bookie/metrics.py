@@ -14,7 +14,7 @@ from .ledgers import confirmed_prefix, table
 from .parts import BookieParts
 from .read import last_add_confirmed, read_path
 from .scrub import damage_list, scrubber
-from .storage import batch_fronts, checkpoint, read_ahead, read_cache, write_cache
+from .storage import checkpoint, entry_tables, read_ahead, read_cache, write_cache
 from .storage.entry_log import logs
 from .storage.index import port as index
 from .write import add_path, admission, pending_acks, space_waiters
@@ -40,7 +40,7 @@ BOOKIE_METRICS: Final = (
     .of(index.METRICS, lambda parts: parts.index)
     .of(read_path.METRICS, lambda parts: parts.reads)
     .of(read_cache.METRICS, lambda parts: parts.read_cache)
-    .of(batch_fronts.METRICS, lambda parts: parts.fronts)
+    .of(entry_tables.METRICS, lambda parts: parts.tables)
     .of(read_ahead.METRICS, lambda parts: parts.read_ahead)
     .of(last_add_confirmed.METRICS, lambda parts: parts.lacs)
     .of(table.METRICS, lambda parts: parts.table)

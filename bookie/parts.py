@@ -23,9 +23,9 @@ from .recovery.limbo_end import LimboEnd
 from .recovery.limbo_marker import LimboMarker
 from .scrub.damage_list import DamageList
 from .scrub.scrubber import Scrubber
-from .storage.batch_fronts import BatchFronts
 from .storage.checkpoint import CacheFlush, Checkpointer
 from .storage.entry_log.logs import EntryLogs
+from .storage.entry_tables import EntryTables
 from .storage.index.port import Index
 from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
@@ -47,7 +47,7 @@ class BookieParts:
     index: Index
     cache: WriteCache
     read_cache: ReadCache
-    fronts: BatchFronts
+    tables: EntryTables
     read_ahead: ReadAhead
     table: LedgerTable
     commits: PendingAcks

@@ -386,11 +386,11 @@ class EntryPlace(NamedTuple):
     crc: int
 
 
-def entry_place(front: Buffer, header: BatchHeader, entry_id: int) -> EntryPlace:
+def entry_place(table_part: Buffer, header: BatchHeader, entry_id: int) -> EntryPlace:
     """The place of an entry in its batch.
 
     Args:
-        front: the batch, or only its header and table.
+        table_part: the batch, or only its header and table.
 
     Raises:
         InvalidBatch: the entry is not in this batch, or its length reaches beyond the payload.
@@ -398,7 +398,7 @@ def entry_place(front: Buffer, header: BatchHeader, entry_id: int) -> EntryPlace
     index = entry_id - header.first_entry_id
     if not 0 <= index < header.entry_count:
         raise InvalidBatch(f"entry {entry_id} is not in the batch from entry {header.first_entry_id}")
-    table = _table(front, header)
+    table = _table(table_part, header)
     payloads = BATCH_HEADER_BYTES + header.entry_count * BATCH_TABLE_ROW_BYTES
     start, size = payloads + sum(table[0 : 2 * index : 2]), table[2 * index]
     if start + size > payloads + header.payload_bytes:

@@ -51,9 +51,9 @@ from ..recovery.limbo_marker import LimboMarker
 from ..recovery.store_check import StoreCheck
 from ..scrub.damage_list import DamageList, batch_of, batch_under
 from ..scrub.scrubber import Scrubber
-from ..storage.batch_fronts import FRONTS_SHARE, BatchFronts
 from ..storage.checkpoint import CacheFlush, Checkpointer
 from ..storage.entry_log.logs import EntryLogs
+from ..storage.entry_tables import TABLES_SHARE, EntryTables
 from ..storage.flushed_batches import FlushedBatches
 from ..storage.index.port import Index
 from ..storage.index.present_rows import PresentRows
@@ -142,10 +142,10 @@ class Assembly:
         admission = self._admission(journals)
         commits = PendingAcks(journals.each, admission, checkpointer.check_journal, fail_safe.trip, world.clock)
         verifiers = KeyVerification(world.facts_of)
-        fronts = BatchFronts(settings.storage.read_cache_bytes // FRONTS_SHARE)
-        read_cache = ReadCache(settings.storage.read_cache_bytes - fronts.max_bytes)
+        tables = EntryTables(settings.storage.read_cache_bytes // TABLES_SHARE)
+        read_cache = ReadCache(settings.storage.read_cache_bytes - tables.max_bytes)
         ahead = self._read_ahead()
-        stored = self._stored(read_cache, fronts, ahead)
+        stored = self._stored(read_cache, tables, ahead)
         confirmed = ConfirmedPrefixes(world.confirmed_prefix_of)
         visits, verified = RepairVisits(world.clock), VerifiedCopies()
         overlap_trim = OverlapTrim(self._index, self._cache)
@@ -177,7 +177,7 @@ class Assembly:
             index=self._index,
             cache=cache,
             read_cache=read_cache,
-            fronts=fronts,
+            tables=tables,
             read_ahead=ahead,
             table=table,
             commits=commits,
@@ -214,12 +214,12 @@ class Assembly:
             clock=self._world.clock,
         )
 
-    def _stored(self, read_cache: ReadCache, fronts: BatchFronts, ahead: ReadAhead) -> FlushedBatches:
+    def _stored(self, read_cache: ReadCache, tables: EntryTables, ahead: ReadAhead) -> FlushedBatches:
         return FlushedBatches(
             self._index,
             self._logs,
             read_cache,
-            fronts,
+            tables,
             ahead,
             on_damage=lambda row: self._damage.add(batch_of(row)),
             on_damaged_row=lambda key: self._damage.add(batch_under(key)),

@@ -12,7 +12,7 @@ read, it is UNKNOWN; where its bytes fail their checks, CORRUPT.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 from tallybook.core.answers import ReadAnswer
 from tallybook.core.batch import EntrySlice, cut_entry, decode_header
@@ -76,12 +76,24 @@ class ReadPath:
         async with self._table.using(ledger_id) as ledger:
             _check_there(ledger)
             with self.meter.timing():
-                if ledger.may_be_flushed(entry_id) and self._cache.find(ledger_id, entry_id) is None:
-                    found = await self._stored.read_entry(ledger_id, entry_id)
-                    if found is not None:
-                        return found
-                batch = (await self._run(ledger, entry_id, entry_id, 1))[0]
-        return cut_entry(batch, decode_header(batch), entry_id)
+                cached = self._cache.find(ledger_id, entry_id)
+                if cached is not None:
+                    self._count(1, 0)
+                    return cut_entry(cached.batch, decode_header(cached.batch), entry_id)
+                may_be_stored = ledger.may_be_flushed(entry_id)
+                found = await self._stored.read_entry(ledger_id, entry_id) if may_be_stored else None
+                if found is None:
+                    self._not_found(ledger, entry_id)
+                self._count(0, 1)
+                return found
+
+    def _count(self, cached: int, stored: int) -> None:
+        """Count batches that were found, or single entries of them."""
+        self.cached_batches += cached
+        self.stored_batches += stored
+        span = current_span()
+        if span is not None:
+            span.set(cached_batches=cached, stored_batches=stored)
 
     async def _run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:
         found: list[Buffer] = []
@@ -102,11 +114,10 @@ class ReadPath:
             found += piece
             left -= sum(map(len, piece))
             next_id = decode_header(piece[-1]).last_entry_id + 1
-        self.stored_batches += stored
-        span = current_span()
-        if span is not None:
-            span.set(cached_batches=len(found) - stored, stored_batches=stored)
-        return found or self._not_found(ledger, first)
+        self._count(len(found) - stored, stored)
+        if not found:
+            self._not_found(ledger, first)
+        return found
 
     def _cached_run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """Batches of the write cache from the one that holds ``first``, without a gap."""
@@ -118,10 +129,9 @@ class ReadPath:
                 break
             found.append(cached.batch)
             next_id = cached.last + 1
-        self.cached_batches += len(found)
         return found
 
-    def _not_found(self, ledger: Ledger, entry_id: int) -> list[Buffer]:
+    def _not_found(self, ledger: Ledger, entry_id: int) -> NoReturn:
         """The error for an entry that was not found."""
         _check_there(ledger)
         if ledger.limbo:
@@ -140,14 +150,14 @@ METRICS: Final = (
     .counter(
         "reads_cached_batches_total",
         "tallybook_bookie_read_batches_total",
-        "Batches read, by where they were found.",
+        "Batches read, or single entries of them, by where they were found.",
         lambda reads: reads.cached_batches,
         ("source", "cache"),
     )
     .counter(
         "reads_stored_batches_total",
         "tallybook_bookie_read_batches_total",
-        "Batches read, by where they were found.",
+        "Batches read, or single entries of them, by where they were found.",
         lambda reads: reads.stored_batches,
         ("source", "entry_log"),
     )

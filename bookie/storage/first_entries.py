@@ -27,12 +27,16 @@ class FirstEntries:
         if not firsts:
             del self._firsts[ledger_id]
 
+    def of(self, ledger_id: int) -> Sequence[int]:
+        """First entries of the batches of a ledger, in order."""
+        return self._firsts.get(ledger_id, ())
+
     def take_ledger(self, ledger_id: int) -> Sequence[int]:
         """Remove all batches of a ledger; returns their first entries."""
         return self._firsts.pop(ledger_id, ())
 
     def at_or_before(self, ledger_id: int, entry_id: int) -> BatchStart | None:
         """The last batch that begins at or before an entry."""
-        firsts = self._firsts.get(ledger_id, ())
+        firsts = self.of(ledger_id)
         at = bisect_right(firsts, entry_id) - 1
         return None if at < 0 else (ledger_id, firsts[at])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tallybook.core.batch import EntrySlice, peek_ids
+from tallybook.core.batch import EntryPlace, EntrySlice, cut_entry, decode_header, peek_ids
 from tallybook.core.buffers import Buffer
 from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
@@ -18,7 +18,7 @@ from tallybook.runtime.metrics.usage import Meter
 from tallybook.runtime.tracing.port import part
 
 from ..spans import ENTRY_LOG, INDEX
-from .batch_fronts import BatchFronts
+from .entry_tables import EntryTable, EntryTables
 from .index.port import MAX_FIND_ROWS, Index
 from .index.survey import RowKey
 from .location import IndexRow, Location
@@ -29,11 +29,14 @@ _ATTEMPTS: Final = 3
 """Index lookups for one read; for a batch that moves more often, the last error is reported."""
 
 
-class BatchAndPartReader(BatchReader, Protocol):
-    """The part of the entry logs that reads batches, and single entries."""
+class RangeReader(BatchReader, Protocol):
+    """The part of the entry logs that reads batches, and ranges of bytes."""
 
-    async def read_part(self, location: Location) -> bytes:
-        """Unchecked bytes of a log; see ``EntryLogs.read_part``."""
+    def read_cached(self, location: Location) -> bytes | None:
+        """Unchecked bytes of a log, if they are in memory; see ``EntryLogs.read_cached``."""
+
+    async def read_range(self, location: Location) -> bytes:
+        """Unchecked bytes of a log; see ``EntryLogs.read_range``."""
 
 
 class DiskCopy(NamedTuple):
@@ -56,9 +59,9 @@ class FlushedBatches:
     def __init__(
         self,
         index: Index,
-        logs: BatchAndPartReader,
+        logs: RangeReader,
         cache: ReadCache,
-        fronts: BatchFronts,
+        tables: EntryTables,
         ahead: ReadAhead,
         on_damage: Callable[[IndexRow], None],
         on_damaged_row: Callable[[RowKey], None],
@@ -70,7 +73,7 @@ class FlushedBatches:
         self._lookups = lookups
         self._logs = logs
         self._cache = cache
-        self._fronts = fronts
+        self._tables = tables
         self._ahead = ahead
 
     async def read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
@@ -88,37 +91,78 @@ class FlushedBatches:
         return batches
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice | None:
-        """One entry, read without the rest of its batch, if the front of the batch was kept and the batch was not.
+        """One entry, without the rest of its batch if possible; ``None`` if no batch holds it.
 
-        ``None`` otherwise, also for a reader that continues in order, and for an entry that cannot be read, or not at
-        this place: reading the batch serves the entries that follow, and finds out what is wrong.
+        Raises:
+            EntryCorrupt, EntryUnknown: the state of the entry.
         """
-        front = self._fronts.find(ledger_id, entry_id)
-        if front is None or front.last_read + 1 == entry_id or self._cache.peek(ledger_id, entry_id) is not None:
+        kept = self._cache.find(ledger_id, entry_id)
+        if kept is None:
+            found = await self._read_alone(ledger_id, entry_id)
+            if found is not None:
+                return found
+            batches = await self._read_missing(ledger_id, entry_id, entry_id, 1, keep_table=True)
+        else:
+            batches = [kept.batch]
+        if not batches:
             return None
-        place = front.place(entry_id)
+        header = decode_header(batches[0])
+        self._ahead.note(ledger_id, entry_id, header.last_entry_id + 1, entry_id, len(batches[0]))
+        return cut_entry(batches[0], header, entry_id)
+
+    async def _read_alone(self, ledger_id: int, entry_id: int) -> EntrySlice | None:
+        """The entry, if the table of its batch is known and no other entries of the batch seem to be wanted.
+
+        ``None`` also if it cannot be read, or fails its check: reading the batch finds out what is wrong.
+        """
+        table = self._tables.find(ledger_id, entry_id)
+        if table is None or table.last_read + 1 == entry_id or self._ahead.expects(ledger_id, entry_id):
+            return None
+        place = table.place(entry_id)
+        if not table.saves(place):
+            return None
+        with part(ENTRY_LOG) as span:
+            payload = await self._payload(table, place)
+            if span is not None:
+                span.set(batches=0, bytes=0 if payload is None else len(payload))
+        table.last_read = entry_id
+        found = None if payload is None else table.entry(entry_id, place, payload)
+        if found is None:
+            sometimes("stored: an entry is not where its table says, or damaged")
+            return None
+        sometimes("stored: an entry is read alone")
+        self._tables.hits += 1
+        return found
+
+    async def _payload(self, table: EntryTable, place: EntryPlace) -> bytes | None:
+        location = table.location(place)
+        payload = self._logs.read_cached(location)
+        if payload is not None or not table.count_device_read(place):
+            return payload
         try:
-            with part(ENTRY_LOG):
-                payload = await self._logs.read_part(front.location(place))
+            return await self._logs.read_range(location)
         except EntryUnknown:
             return None
-        front.last_read = entry_id
-        found = front.entry(entry_id, place, payload)
-        if found is not None:
-            self._fronts.hits += 1
-        return found
 
     def forget(self, ledger_id: int) -> None:
         """Drop a deleted ledger from caches and read-ahead."""
         self._cache.forget(ledger_id)
-        self._fronts.forget(ledger_id)
+        self._tables.forget(ledger_id)
         self._ahead.forget(ledger_id)
 
     async def _read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """``read_run`` without informing read-ahead."""
         kept = self._kept_run(ledger_id, first, last, max_bytes)
-        if kept:
-            return kept
+        return kept or await self._read_missing(ledger_id, first, last, max_bytes)
+
+    async def _read_missing(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, keep_table: bool = False
+    ) -> list[Buffer]:
+        """Batches that are not in the read cache; see ``read_run``.
+
+        Args:
+            keep_table: a single entry is wanted: keep the table of its batch.
+        """
         ahead = await self._ahead.take(ledger_id, first, last, max_bytes)
         if ahead:
             return [self._keep(row, batch, last) for row, batch in ahead]
@@ -139,8 +183,8 @@ class FlushedBatches:
                     raise
                 sometimes("stored: a batch moved while it was read")
             else:
-                if first == last:
-                    self._fronts.put(rows[0], batches[0], first)
+                if keep_table:
+                    self._tables.put(rows[0], batches[0], first)
                 # The run may have ended early, before a damaged batch.
                 return [self._keep(row, batch, last) for row, batch in zip(rows, batches, strict=False)]
         raise EntryUnknown(f"ledger {ledger_id}: the batch of entry {first} moved during all {_ATTEMPTS} reads")

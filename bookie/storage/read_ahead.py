@@ -156,6 +156,10 @@ class ReadAhead:
         self.used_batches += len(taken)
         return taken
 
+    def expects(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether a reader that reads in order will continue with this entry."""
+        return (ledger_id, entry_id) in self._streams or (ledger_id, entry_id) in self._candidates
+
     def note(self, ledger_id: int, first: int, next_id: int, last: int, batch_bytes: int) -> None:
         """Note a read of ``first`` up to ``last`` that returned everything below ``next_id``.
 

@@ -65,7 +65,7 @@ class StorageSettings(Settings):
         default=byte_size(128 * MIB), description="Both write-cache buffers together."
     )
     read_cache_bytes: Size = Field(
-        default=byte_size(64 * MIB), description="Batches kept after they were read from disk."
+        default=byte_size(64 * MIB), description="Batches, and tables of batches, kept after they were read from disk."
     )
     read_ahead_bytes: Size = Field(
         default=byte_size(32 * MIB), description="Cache of batches read ahead for sequential readers; 0: no read-ahead."

@@ -12,6 +12,7 @@ handle belongs to the event loop that used it first; a call from another loop is
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from itertools import count
@@ -21,6 +22,17 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome, PeerError, TallybookError
+
+_forks = 0
+"""Number of forks between the first process and this one: a fork copies a loop that seems to run."""
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - of the process, like the loop
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class Lifetime:
@@ -46,8 +58,8 @@ class Lifetime:
         self._on_end = on_end
         self._parent = parent
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        """The thread in which the loop runs."""
+        self._thread = (0, 0)
+        """The thread in which the loop runs, and ``_forks`` in its process."""
         self._message: str | None = None
         self._uses: dict[HandleUse, None] = {}
         # Keyed by number: a WeakSet has no order, but simulation needs a fixed one.
@@ -85,7 +97,7 @@ class Lifetime:
             InvalidArgument: the handle belongs to another event loop.
         """
         # Once per append. Before Python 3.12, get_running_loop makes a system call, of half a microsecond.
-        if self._loop is None or get_ident() != self._thread or not self._loop.is_running():
+        if self._loop is None or (get_ident(), _forks) != self._thread or not self._loop.is_running():
             self._bind()
 
     def _bind(self) -> None:
@@ -97,7 +109,7 @@ class Lifetime:
             raise InvalidArgument(f"{self._what} belongs to another event loop: open a client in each asyncio.run")
         if self._parent is not None:
             self._parent.check_loop()
-        self._loop, self._thread = loop, get_ident()
+        self._loop, self._thread = loop, (get_ident(), _forks)
 
     def closed(self, outcome: Outcome = Outcome.UNKNOWN) -> TallybookError:
         """The error of a call that comes after the end or was cancelled by it."""

@@ -69,6 +69,8 @@ class TcpStream(asyncio.BufferedProtocol):
         """The TCP connection, or at the client TLS on it."""
         self._transport: asyncio.Transport | None = None
         """What the stream sends over: at the server ``None`` until the TLS handshake is over."""
+        self._joins_writes = False
+        """Whether the transport writes several buffers in one system call."""
         self._presented = NOTHING
         self._messages: deque[ReceivedMessage] = deque()
         self._unread_bytes = 0
@@ -108,10 +110,19 @@ class TcpStream(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self._ended or (self._is_client and self._peer_ended):
             raise PeerUnavailable(f"the stream to {self._peer} has ended")
         if len(message) > LARGE_BYTES:
-            # One system call: uvloop writes at once, and the length alone would wake the peer for four bytes.
-            transport.writelines((length_prefix(message), message))
+            self._write_large(transport, message)
         else:
             transport.write(length_prefix(message) + message)
+
+    def _write_large(self, transport: asyncio.Transport, message: bytes) -> None:
+        """Write the length and the message, without a copy of it."""
+        if self._joins_writes:
+            # uvloop writes at once: the length alone would be a system call, and wake the peer for four bytes.
+            transport.writelines((length_prefix(message), message))
+        else:
+            # asyncio's own writelines copies in Python 3.11, and does not pause the writer in 3.12.
+            transport.write(length_prefix(message))
+            transport.write(message)
 
     async def receive(self) -> ReceivedMessage | None:
         """The next message; see the port."""
@@ -167,6 +178,7 @@ class TcpStream(asyncio.BufferedProtocol):
         if self._broken is not None:
             return
         self._transport, self._presented = transport, presented
+        self._joins_writes = type(transport).__module__.startswith("uvloop")
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES, low=_LOW_WATER_BYTES)
         connection = transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -153,6 +153,16 @@ def _absent_for_corrupt(right: Any) -> Any:
     return read_run
 
 
+def _absent_for_corrupt_entry(right: Any) -> Any:
+    async def read_entry(self: FlushedBatches, ledger_id: int, entry_id: int) -> Any:
+        try:
+            return await right(self, ledger_id, entry_id)
+        except (EntryCorrupt, EntryUnknown):
+            return None
+
+    return read_entry
+
+
 def _absent_in_limbo(_right: Any) -> Any:
     def nothing(self: ReadPath, ledger: Any, entry_id: int) -> Any:
         raise EntryAbsent(f"entry {entry_id} of ledger {ledger.ledger_id} is not here")
@@ -437,7 +447,10 @@ BUGS: Final[dict[str, Bug]] = {
     "ABSENT for corrupt": Bug(
         "a bookie answers ABSENT for a damaged copy",
         "I2 I11",
-        [(FlushedBatches, "read_run", _absent_for_corrupt)],
+        [
+            (FlushedBatches, "read_run", _absent_for_corrupt),
+            (FlushedBatches, "read_entry", _absent_for_corrupt_entry),
+        ],
     ),
     "ABSENT in limbo": Bug(
         "a bookie in limbo answers ABSENT for entries that it may have lost",

@@ -198,7 +198,7 @@ class RunConfiguration:
             ),
             storage=StorageSettings(
                 write_cache_bytes=self.write_cache_bytes,
-                read_cache_bytes=8 * KIB,
+                read_cache_bytes=16 * KIB,
                 entry_log_bytes=self.entry_log_bytes,
                 give_back_bytes=TRIM_BYTES,
                 min_free_bytes=0,

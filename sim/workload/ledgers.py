@@ -17,7 +17,7 @@ from tallybook.client.client import Client
 from tallybook.client.connection.pool import BookieConnections
 from tallybook.client.ports import ClientWorld
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.core.errors import Busy, EntryAbsent, NoSuchLedger, Outcome, TallybookError, is_defect
+from tallybook.core.errors import Busy, NoSuchLedger, Outcome, TallybookError, is_defect
 from tallybook.core.settings import ClientSettings
 from tallybook.metadata.ledger.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.runtime.rng import Rng
@@ -30,6 +30,7 @@ from ..deterministic import SimClock
 from ..oracle.oracle import ATTEMPT, check_listing
 from ..supervised_tasks import vital
 from .history import History, LedgerEnd, Operation, OperationKind, Reading
+from .reads import read_single, read_unconfirmed
 from .write_modes import ChosenIdsModeWriter, DeferredSyncModeWriter, WorkloadWriter
 
 CLOSE_ATTEMPTS: Final = 5
@@ -509,7 +510,9 @@ class Workload:
         try:
             async with self.read_timeout(1.0 + 9.0 * client.rng.random()):
                 if client.rng.random() < 0.3:
-                    await self._read_unconfirmed(client, made)
+                    unconfirmed = await client.client.open_ledger(made.ledger_id, password=made.password, recover=False)
+                    reading = self._history.reading(client.name, made.ledger_id)
+                    await read_unconfirmed(unconfirmed, reading, self._oracle.mark)
                 await self.read(client, made)
                 return
         except TimeoutError:
@@ -553,24 +556,13 @@ class Workload:
         reader = await client.client.open_ledger(made.ledger_id, password=made.password, recover=False)
         reading = self._history.reading(client.name, made.ledger_id)
         self._check_lac(reader, reading)
+        await read_single(client.rng, reader, reading)
         async for entry in reader.tail():
             reading.saw(entry.entry_id, entry.payload)
             self._check_lac(reader, reading)
         self._check_lac(reader, reading)
         reading.done(_end(reader.metadata))
         return reading
-
-    async def _read_unconfirmed(self, client: ClientProcess, made: CreatedLedger) -> None:
-        """Read unconfirmed entries: none are promised, but any must have been appended."""
-        reader = await client.client.open_ledger(made.ledger_id, password=made.password, recover=False)
-        reading = self._history.reading(client.name, made.ledger_id)
-        first = max(0, reader.last_add_confirmed)
-        try:
-            async for entry in reader.read_unconfirmed(first, first + 10):
-                reading.saw(entry.entry_id, entry.payload)
-                self._oracle.mark("reader: saw unconfirmed entries")
-        except EntryAbsent:
-            self._oracle.mark("reader: nothing unconfirmed")
 
     def _check_lac(self, reader: LedgerReader, reading: Reading) -> None:
         reading.lac(reader.last_add_confirmed)

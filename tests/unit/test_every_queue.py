@@ -48,7 +48,7 @@ SHOWN = {
     "bookie/storage/read_ahead.py:_Piece.batches": "tallybook_bookie_read_ahead_bytes",
     "bookie/storage/read_ahead.py:_Stream.pieces": "tallybook_bookie_read_ahead_bytes",
     "bookie/storage/read_ahead.py:_pieces.piece": "tallybook_bookie_read_ahead_bytes",
-    "bookie/storage/batch_fronts.py:BatchFronts._fronts": "tallybook_bookie_batch_fronts_bytes",
+    "bookie/storage/entry_tables.py:EntryTables._tables": "tallybook_bookie_entry_tables_bytes",
     "bookie/storage/read_cache.py:ReadCache._ghosts": "tallybook_bookie_read_cache_bytes",
     "bookie/storage/read_cache.py:_Queue.items": "tallybook_bookie_read_cache_bytes",
     "client/budget.py:ByteBudget._waiters": "tallybook_client_no_room_total",

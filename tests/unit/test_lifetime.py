@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 
 import pytest
 
@@ -103,3 +105,28 @@ def test_what_cannot_be_closed_at_the_end_of_a_block_is_abandoned():
         end_block(blocking, failed=False)
     end_block(blocking, failed=True)
     assert blocking.abandoned == 2
+
+
+def in_a_child(call: Callable[[], None]) -> type[BaseException] | None:
+    """The class of what ``call`` raises in a forked child."""
+    child = os.fork()
+    if child:
+        return {0: None, 1: InvalidArgument}[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+    try:
+        call()
+    except InvalidArgument:
+        os._exit(1)
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_call_in_a_forked_child_is_refused() -> None:
+    """A fork copies the loop, which seems to run in the child, too."""
+
+    async def use() -> type[BaseException] | None:
+        lifetime = Lifetime("it")
+        lifetime.check()
+        return in_a_child(lifetime.check)
+
+    assert asyncio.run(use()) is InvalidArgument

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.storage import read_ahead
-from tallybook.bookie.storage.batch_fronts import BatchFronts
+from tallybook.bookie.storage.entry_tables import EntryTables
 from tallybook.bookie.storage.flushed_batches import FlushedBatches
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.bookie.storage.read_ahead import (
@@ -110,7 +110,7 @@ class Rig:
             store,
             store,
             ReadCache(cache_bytes),
-            BatchFronts(0),
+            EntryTables(0),
             self.ahead,
             self.damage.append,
             lambda _key: None,

@@ -1,9 +1,11 @@
 """The read cache: bounded, correct, and not flushed by one pass over a large ledger."""
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tallybook.bookie.storage.first_entries import FirstEntries
 from tallybook.bookie.storage.read_cache import GHOST_BYTES, ReadCache
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
 
@@ -124,6 +126,23 @@ def test_a_batch_that_returns_soon_after_it_left_is_kept_longer():
     for number in range(200, 1_200):
         read(cache, 9, number)
     assert read(cache, 1, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), unique=True), st.randoms())
+def test_first_entries_find_the_batch_that_may_hold_an_entry(starts, random):
+    firsts = FirstEntries()
+    for start in starts:
+        firsts.add(*start)
+    for start in random.sample(starts, len(starts) // 2):
+        firsts.discard(*start)
+        starts.remove(start)
+    for ledger_id in range(3):
+        assert list(firsts.of(ledger_id)) == sorted(first for each, first in starts if each == ledger_id)
+        for entry_id in range(31):
+            below = [start for start in starts if start[0] == ledger_id and start[1] <= entry_id]
+            assert firsts.at_or_before(ledger_id, entry_id) == max(below, default=None)
+    assert list(firsts.take_ledger(1)) == sorted(first for each, first in starts if each == 1)
+    assert not firsts.of(1)
 
 
 class CacheMachine(RuleBasedStateMachine):

@@ -402,14 +402,18 @@ class EntryLogs:
         with self.reads.timing():
             return await self._reader.read_many(rows)
 
-    async def read_part(self, location: Location) -> bytes:
-        """Read bytes of a log, unchecked; at once if the system has them in memory.
+    def read_cached(self, location: Location) -> bytes | None:
+        """Bytes of a log, unchecked, if it is open and the system has them in memory; ``None`` otherwise."""
+        return self._reader.read_cached(location)
+
+    async def read_range(self, location: Location) -> bytes:
+        """Read bytes of a log, unchecked.
 
         Raises:
             EntryUnknown: the log is missing, or the device returned an error.
         """
         with self.reads.timing():
-            return await self._reader.read_part(location)
+            return await self._reader.read_range(location)
 
     def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
         """Every batch of a log, in order, from the tables of its stretches, without reading the batches.

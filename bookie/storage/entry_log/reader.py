@@ -1,8 +1,8 @@
 """Reads entry logs: single batches, runs of them, and the contents of a whole log.
 
 Every batch is checked before it is returned: it must be intact, and be the one that the index means (this detects
-misdirected writes and wrong rows). Wrong bytes are CORRUPT; a disk or file that returns none is UNKNOWN. Neither is
-ever ABSENT.
+misdirected writes and wrong rows). Ranges of bytes are not: who asks for one checks it. Wrong bytes are CORRUPT; a disk
+or file that returns none is UNKNOWN. Neither is ever ABSENT.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class EntryLogReader:
 
     async def read(self, ledger_id: int, first_entry_id: int, location: Location) -> bytes:
         """Read the batch at ``location``, which must have these ids; see ``EntryLogs.read``."""
-        return self._verified(await self._read_at(location), IndexRow(ledger_id, first_entry_id, location))
+        return self._verified(await self.read_range(location), IndexRow(ledger_id, first_entry_id, location))
 
     async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
         """Read the batches of ``rows``; see ``EntryLogs.read_many``."""
@@ -86,7 +86,7 @@ class EntryLogReader:
         """Read adjacent batches at once; if that fails, one by one, so that a bad sector costs only one."""
         first, last = run[0].location, run[-1].location
         try:
-            data = await self._read_at(first._replace(size=last.offset + last.size - first.offset))
+            data = await self.read_range(first._replace(size=last.offset + last.size - first.offset))
         except EntryUnknown as error:
             if len(run) == 1:
                 raise
@@ -98,25 +98,22 @@ class EntryLogReader:
                 error=error.message,
             )
             for row in run:
-                yield row, await self._read_at(row.location)
+                yield row, await self.read_range(row.location)
             return
         for row in run:
             start = row.location.offset - first.offset
             yield row, data[start : start + row.location.size]
 
-    async def read_part(self, location: Location) -> bytes:
-        """Read bytes of a log, unchecked; see ``EntryLogs.read_part``."""
-        found = self._read_cached(location) if location.size <= MAX_INLINE_BYTES else None
-        return await self._read_at(location) if found is None else found
-
-    def _read_cached(self, location: Location) -> bytes | None:
-        file = self.files.find(self.log(location.log_id).path)
+    def read_cached(self, location: Location) -> bytes | None:
+        """Bytes of a log, unchecked; see ``EntryLogs.read_cached``."""
+        file = self.files.find(self.log(location.log_id).path) if location.size <= MAX_INLINE_BYTES else None
         try:
             return None if file is None else file.read_cached(location.offset, location.size)
         except DiskFailed:
             return None  # the ordinary read reports it
 
-    async def _read_at(self, location: Location) -> bytes:
+    async def read_range(self, location: Location) -> bytes:
+        """Read bytes of a log, unchecked; see ``EntryLogs.read_range``."""
         path = self.log(location.log_id).path
         try:
             async with self.files.use(path) as file:
