@@ -144,23 +144,13 @@ def _read_without_fence(_right: Any) -> Any:
 
 
 def _absent_for_corrupt(right: Any) -> Any:
-    async def read_run(self: FlushedBatches, ledger_id: int, first: int, last: int, max_bytes: int) -> Any:
+    async def read(self: FlushedBatches, ledger_id: int, first: int, *rest: int) -> Any:
         try:
-            return await right(self, ledger_id, first, last, max_bytes)
+            return await right(self, ledger_id, first, *rest)
         except (EntryCorrupt, EntryUnknown):
-            return []
+            return [] if rest else None
 
-    return read_run
-
-
-def _absent_for_corrupt_entry(right: Any) -> Any:
-    async def read_entry(self: FlushedBatches, ledger_id: int, entry_id: int) -> Any:
-        try:
-            return await right(self, ledger_id, entry_id)
-        except (EntryCorrupt, EntryUnknown):
-            return None
-
-    return read_entry
+    return read
 
 
 def _absent_in_limbo(_right: Any) -> Any:
@@ -447,10 +437,7 @@ BUGS: Final[dict[str, Bug]] = {
     "ABSENT for corrupt": Bug(
         "a bookie answers ABSENT for a damaged copy",
         "I2 I11",
-        [
-            (FlushedBatches, "read_run", _absent_for_corrupt),
-            (FlushedBatches, "read_entry", _absent_for_corrupt_entry),
-        ],
+        [(FlushedBatches, each, _absent_for_corrupt) for each in ("read_run", "read_entry")],
     ),
     "ABSENT in limbo": Bug(
         "a bookie in limbo answers ABSENT for entries that it may have lost",
