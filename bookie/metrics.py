@@ -7,6 +7,7 @@ from typing import Final
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 from . import boot_times
+from .background import budget
 from .directories import disk_monitor
 from .gc import collector
 from .journal import journals
@@ -49,5 +50,6 @@ BOOKIE_METRICS: Final = (
     .of(damage_list.METRICS, lambda parts: parts.damage)
     .of(scrubber.METRICS, lambda parts: parts.scrub)
     .of(disk_monitor.METRICS, lambda parts: parts.disk_monitor)
+    .of(budget.METRICS, lambda parts: parts.background)
     .of(boot_times.METRICS, lambda parts: parts.boot_times)
 )

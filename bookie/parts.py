@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tallybook.runtime.metrics.usage import Meter
 
+from .background.budget import BackgroundBudget
 from .boot_times import BootTimes
 from .directories.disk_monitor import DiskMonitor
 from .directories.layout import DataDirectory
@@ -72,6 +73,7 @@ class BookieParts:
     tracer: EntryTracer
     fail_safe: FailSafe
     limbo_marker: LimboMarker
+    background: BackgroundBudget
 
     @property
     def read_only(self) -> bool:

@@ -102,10 +102,15 @@ class LedgerStore(Protocol):
             NoSuchLedger: the metadata, read linearizably, does not have the ledger.
         """
 
-    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    async def read_batches(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, background: bool = False
+    ) -> ReadAnswer:
         """Read whole batches without a gap, from the one with entry ``first`` up to ``last`` or about ``max_bytes``.
 
         Returns at least one batch, however large.
+
+        Args:
+            background: the read gives way to other requests.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: the state of entry ``first``.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -415,7 +416,8 @@ class Client:
         """
         if not metadata.closed:
             raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed: only closed ledgers can be copied")
-        return LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id, archive_first=archive_first)
+        context = replace(self._reader_context(), background=True)
+        return LedgerReader(metadata, context, lac=metadata.last_entry_id, archive_first=archive_first)
 
     @while_open
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:

@@ -165,16 +165,18 @@ class Request(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., authorize: _Optional[_Union[Authorize, _Mapping]] = ..., write_lacs: _Optional[_Union[WriteLacs, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class ReadBatches(_message.Message):
-    __slots__ = ("ledger_id", "first", "last", "max_bytes")
+    __slots__ = ("ledger_id", "first", "last", "max_bytes", "background")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     first: int
     last: int
     max_bytes: int
-    def __init__(self, ledger_id: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    background: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., max_bytes: _Optional[int] = ..., background: _Optional[bool] = ...) -> None: ...
 
 class ReadEntry(_message.Message):
     __slots__ = ("ledger_id", "entry_id")

@@ -319,7 +319,7 @@ class Copier:
         connection = await self._connections.get(source)
         last = trusted_until(metadata, source, first, last)
         answer = await connection.read_batches(
-            metadata.ledger_id, first, last, READ_BYTES, identity=metadata.identity
+            metadata.ledger_id, first, last, READ_BYTES, identity=metadata.identity, background=True
         )  # fmt: skip
         for batch in answer.batches:
             verify_batch(batch)

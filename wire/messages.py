@@ -108,6 +108,7 @@ class ReadBatches(NamedTuple):
     first: int
     last: int
     max_bytes: int
+    background: bool = False
 
 
 class ReadEntry(NamedTuple):

@@ -65,7 +65,6 @@ def settings_of(directory: Path) -> BookieSettings:
             deleted_delay_s=0,
             max_deleted_percent=100,
             lookups_per_second=MAX_LOOKUPS,
-            compact_bytes_per_second=0,
         ),
         scrub=ScrubSettings(period_s=0),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -75,7 +75,7 @@ class GarbageCollector:
         over_replication: decides when over-replicated copies may be dropped.
         check: detects a metadata store that is an older copy of itself; then nothing is dropped.
         fail_safe: ends the process; called with the reason when the device failed in the middle of a change.
-        finish_bytes, pressed, damage: see ``EntryLogReclaimer``.
+        finish_bytes, pressed, damage, spend: see ``EntryLogReclaimer``.
         requests: set to request a pass, as ``request`` does.
         named: see ``LimboCount``.
         late: sets the identities of ledgers that are held without one.
@@ -96,6 +96,7 @@ class GarbageCollector:
         pressed: Callable[[], bool],
         requests: asyncio.Event,
         damage: DamageList,
+        spend: Callable[[int], Awaitable[None]],
         named: NamedLedgers | None = None,
         late: LateIdentities | None = None,
     ) -> None:
@@ -113,7 +114,7 @@ class GarbageCollector:
         self._suspects = SuspectChecks(check, self._stop_dropping, clock, tasks)
         self.reclaimer = EntryLogReclaimer(
             storage.index, storage.logs, settings, finish_bytes=finish_bytes, clock=clock,
-            undisturbed=self._undisturbed, pressed=pressed, damage=damage,
+            undisturbed=self._undisturbed, pressed=pressed, damage=damage, spend=spend,
         )  # fmt: skip
         self.maintenance = IndexMaintenance(storage.index, settings.compact_index_after)
         self.dropper = LedgerDropper(storage, self._policy, over_replication, self.reclaimer, self.maintenance, damage)

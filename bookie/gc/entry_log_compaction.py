@@ -40,7 +40,7 @@ class Compaction:
     """Compacts entry logs.
 
     Args:
-        pace: limits the bytes copied per second.
+        spend: waits until background work of so many bytes may begin.
         undisturbed: see ``Undisturbed``.
         damage: list of damaged batches, which cannot be copied.
     """
@@ -50,14 +50,14 @@ class Compaction:
         contents: LogContents,
         index: Index,
         logs: EntryLogs,
-        pace: RateLimiter,
+        spend: Callable[[int], Awaitable[None]],
         undisturbed: Undisturbed,
         damage: DamageList,
     ) -> None:
         self._contents = contents
         self._index = index
         self._logs = logs
-        self._pace = pace
+        self._spend = spend
         self._undisturbed = undisturbed
         self._damage = damage
         self.copied_batches = 0
@@ -136,7 +136,7 @@ class Compaction:
                 rows, whole = rows[1:], False
                 continue
             size = sum(map(len, batches))
-            await self._pace.spend(size)
+            await self._spend(size)
             await self._undisturbed(self._write(rows[: len(batches)], batches))
             self.copied_batches += len(batches)
             self.copied_bytes += size
@@ -145,7 +145,7 @@ class Compaction:
 
     async def _write(self, rows: Sequence[IndexRow], batches: Sequence[Buffer]) -> None:
         """Steps 2 and 3."""
-        locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
+        locations = await self._logs.append(batches, appender=Appender.COMPACTION)
         await self._logs.sync()
         await self._index.apply(
             [row._replace(location=location) for row, location in zip(rows, locations, strict=True)],

@@ -71,6 +71,7 @@ class EntryLogReclaimer:
         finish_bytes: minimum size of a growing log that is finished early.
         undisturbed: see ``entry_log_compaction.Undisturbed``.
         pressed: whether the bookie is short of disk space.
+        spend: waits until background work of so many bytes may begin.
         damage: list of damaged batches, which cannot be copied.
     """
 
@@ -85,6 +86,7 @@ class EntryLogReclaimer:
         undisturbed: Undisturbed,
         pressed: Callable[[], bool],
         damage: DamageList,
+        spend: Callable[[int], Awaitable[None]],
     ) -> None:
         self._index = index
         self._logs = logs
@@ -105,14 +107,19 @@ class EntryLogReclaimer:
         self.compaction_suspended = False
         """Whether the operator has suspended compaction."""
         self.contents = LogContents(index, logs)
-        pace = RateLimiter(clock, settings.compact_bytes_per_second)
-        self._compaction = Compaction(self.contents, index, logs, pace, undisturbed, damage)
+        self._spend = spend
+        self._compaction = Compaction(self.contents, index, logs, self._take_turn, undisturbed, damage)
         self.removed_logs = 0
         self.removed_bytes = 0
 
     def suspend_compaction(self, suspended: bool) -> None:
         """Suspend compaction, even if disk space is short, or resume it. Dead logs are still removed."""
         self.compaction_suspended = suspended
+
+    async def _take_turn(self, size: int) -> None:
+        """Wait until ``size`` bytes may be copied; not if disk space is short."""
+        if not self._pressed():
+            await self._spend(size)
 
     @property
     def copied_bytes(self) -> int:

@@ -8,7 +8,7 @@ and journals to waiting adds) and the event that requests garbage collection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.settings import BookieSettings
 from tallybook.runtime.metrics.usage import Meter
 
+from ..background.budget import BackgroundBudget, BackgroundWork
+from ..background.pace import LatencyTotals
 from ..boot_times import BootTimes
 from ..directories.disk_monitor import DiskMonitor, WatchedDirectories
 from ..directories.index_home import IndexHome
@@ -103,7 +105,15 @@ class Assembly:
         self._damage = DamageList()
         self._cache_space, self.journal_space = SpaceFreed(), SpaceFreed()
         self._cache = WriteCache(settings.storage.write_cache_bytes, world.rng.fork("write cache"))
-        self._lookups = Meter(world.clock)
+        self._lookups, self._direct_reads = Meter(world.clock), Meter(world.clock)
+        self._commits: PendingAcks | None = None
+        self._reads: ReadPath | None = None
+        self._background = BackgroundBudget(
+            settings.background,
+            lambda: self._adds_so_far().samples + (self._reads.foreground_reads if self._reads else 0),
+            (self._adds_so_far, lambda: LatencyTotals.of(self._direct_reads.seconds)),
+            world.clock,
+        )
         self._index_path = directory.layout.index(limbo.index)
         states = StoredState(index, self._index_path, self._lookups)
         self._table = LedgerTable(states.load, limbo, max_idle=MAX_IDLE_LEDGERS)
@@ -122,6 +132,7 @@ class Assembly:
             index=index,
             workers=world.workers,
             clock=world.clock,
+            pace=self._pace_checkpoint,
             on_space=self._cache_space.report,
             on_written=self._damage.written_anew,
             on_disk_full=self._pressure.set_full,
@@ -135,18 +146,32 @@ class Assembly:
         self._flush.begin()
         await self._flush.finish(wait_for_space=False)
 
+    def _run_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._world.tasks.spawn(work, name=name)
+
+    def _spender(self, work: BackgroundWork) -> Callable[[int], Awaitable[None]]:
+        return partial(self._background.spend, work)
+
+    async def _pace_checkpoint(self, size: int) -> None:
+        """Let a checkpoint give way, unless the write cache fills up meanwhile."""
+        if not self._cache.wants_flush:
+            await self._background.spend(BackgroundWork.CHECKPOINT, size)
+
+    def _adds_so_far(self) -> LatencyTotals:
+        return LatencyTotals(0, 0.0) if self._commits is None else LatencyTotals.of(self._commits.add_seconds)
+
     def parts(self, journals: Journals, fail_safe: FailSafe) -> BookieParts:
         """All parts, once the journals run."""
         settings, world, table, cache = self._settings, self._world, self._table, self._cache
         checkpointer = self._checkpointer(journals, fail_safe)
         admission = self._admission(journals)
         commits = PendingAcks(journals.each, admission, checkpointer.check_journal, fail_safe.trip, world.clock)
-        verifiers = KeyVerification(world.facts_of)
+        self._commits = commits
+        verifiers, confirmed = KeyVerification(world.facts_of), ConfirmedPrefixes(world.confirmed_prefix_of)
         tables = EntryTables(settings.storage.read_cache_bytes // TABLES_SHARE)
         read_cache = ReadCache(settings.storage.read_cache_bytes - tables.max_bytes)
         ahead = self._read_ahead()
         stored = self._stored(read_cache, tables, ahead)
-        confirmed = ConfirmedPrefixes(world.confirmed_prefix_of)
         visits, verified = RepairVisits(world.clock), VerifiedCopies()
         overlap_trim = OverlapTrim(self._index, self._cache)
         fences = LedgerFencing(table, commits, admission, verifiers)
@@ -160,7 +185,7 @@ class Assembly:
             verifiers=verifiers,
             stored=stored,
             overlap_trim=overlap_trim,
-            repairs=RepairAdds(confirmed, overlap_trim, stored, visits, verified),
+            repairs=RepairAdds(confirmed, overlap_trim, stored, visits, verified, self._background),
             waiters=waiters,
             request_flush=checkpointer.request,
             check_journal=checkpointer.check_journal,
@@ -169,6 +194,7 @@ class Assembly:
             clock=world.clock,
             tasks=world.tasks,
         )
+        self._reads = ReadPath(table, cache, stored, fences, self._background, world.clock)
         rows, bookie_id = PresentRows(self._index, lambda: self._logs.log_ids), self._directory.cookie.bookie_id
         return BookieParts(
             directory=self._directory,
@@ -187,7 +213,7 @@ class Assembly:
             fences=fences,
             verifiers=verifiers,
             lacs=LastAddConfirmed(table, commits, admission, verifiers),
-            reads=ReadPath(table, cache, stored, fences, world.clock),
+            reads=self._reads,
             lookups=self._lookups,
             checkpointer=checkpointer,
             flush=self._flush,
@@ -202,6 +228,7 @@ class Assembly:
             tracer=EntryTracer(table, cache, read_cache, self._index, stored, self._in_journal),
             fail_safe=fail_safe,
             limbo_marker=self._marker,
+            background=self._background,
         )
 
     def _checkpointer(self, journals: Journals, fail_safe: FailSafe) -> Checkpointer:
@@ -224,6 +251,7 @@ class Assembly:
             on_damage=lambda row: self._damage.add(batch_of(row)),
             on_damaged_row=lambda key: self._damage.add(batch_under(key)),
             lookups=self._lookups,
+            direct_reads=self._direct_reads,
         )
 
     def _admission(self, journals: Journals) -> Admission:
@@ -248,10 +276,8 @@ class Assembly:
         )
 
     def _read_ahead(self) -> ReadAhead:
-        def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-            return self._world.tasks.spawn(work, name=name)
-
-        return ReadAhead(self._index, self._logs, spawn, self._settings.storage.read_ahead_bytes)
+        max_bytes, spend = self._settings.storage.read_ahead_bytes, self._spender(BackgroundWork.READ_AHEAD)
+        return ReadAhead(self._index, self._logs, self._run_in_background, max_bytes, spend)
 
     async def _in_journal(self, ledger_id: int, entry_id: int) -> JournalLocation | None:
         paths = self._directory.directories.journal_paths
@@ -272,6 +298,7 @@ class Assembly:
             clock=self._world.clock,
             give_up_index=partial(home.give_up, self._table.limbo.index),
             measured=collector.reclaimer.measured,
+            spend=self._spender(BackgroundWork.SCRUB),
         )
 
     def _disk_monitor(self) -> DiskMonitor:
@@ -324,6 +351,7 @@ class Assembly:
             pressed=self._pressure.is_short,
             requests=self._gc_requests,
             damage=self._damage,
+            spend=self._spender(BackgroundWork.COMPACTION),
             named=world.named and partial(world.named, bookie_id),
             late=late,
         )

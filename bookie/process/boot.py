@@ -192,7 +192,10 @@ async def _start(
         raise
     parts = assembly.parts(journals, fail_safe)
     await parts.disk_monitor.poll()
-    background = [world.tasks.spawn(parts.disk_monitor.run_for_ever(), name="disk watch", essential=True)]
+    background = [
+        world.tasks.spawn(parts.disk_monitor.run_for_ever(), name="disk watch", essential=True),
+        world.tasks.spawn(parts.background.run_for_ever(), name="background budget", essential=True),
+    ]
     if settings.scrub.period_s:
         background.append(world.tasks.spawn(parts.scrub.run_for_ever(), name="scrub", essential=True))
     checkpoints = world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)

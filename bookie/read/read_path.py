@@ -25,6 +25,7 @@ from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
 from tallybook.runtime.tracing.port import current_span
 
+from ..background.budget import BackgroundBudget, BackgroundWork
 from ..ledgers.state import Ledger
 from ..ledgers.table import LedgerTable
 from ..storage.flushed_batches import FlushedBatches
@@ -36,12 +37,20 @@ class ReadPath:
     """Serves reads of entries."""
 
     def __init__(
-        self, table: LedgerTable, cache: WriteCache, stored: FlushedBatches, fences: LedgerFencing, clock: Clock
+        self,
+        table: LedgerTable,
+        cache: WriteCache,
+        stored: FlushedBatches,
+        fences: LedgerFencing,
+        budget: BackgroundBudget,
+        clock: Clock,
     ) -> None:
+        self._budget = budget
         self._table = table
         self._cache = cache
         self._stored = stored
         self._fences = fences
+        self._cached_reads = 0
         self.cached_batches = 0
         """Batches answered from the write cache."""
         self.stored_batches = 0
@@ -49,7 +58,14 @@ class ReadPath:
         self.meter = Meter(clock)
         """Latency of reads, wherever the batches were."""
 
-    async def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    @property
+    def foreground_reads(self) -> int:
+        """Runs of batches read, except background reads and those of readers that continue in order."""
+        return self._cached_reads + self._stored.foreground_reads
+
+    async def read(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, background: bool = False
+    ) -> ReadAnswer:
         """See ``LedgerStore.read_batches``.
 
         Raises:
@@ -61,8 +77,11 @@ class ReadPath:
         async with self._table.using(ledger_id) as ledger:
             _check_there(ledger)
             with self.meter.timing():
-                batches = await self._run(ledger, first, last, max_bytes)
-            return ReadAnswer(tuple(batches), ledger.lac)
+                batches = await self._run(ledger, first, last, max_bytes, background=background)
+            answer = ReadAnswer(tuple(batches), ledger.lac)
+        if background:
+            await self._budget.spend(BackgroundWork.READS, sum(map(len, batches)))
+        return answer
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
         """See ``LedgerStore.recovery_read``; answers only after the fence is durable."""
@@ -95,14 +114,17 @@ class ReadPath:
         if span is not None:
             span.set(cached_batches=cached, stored_batches=stored)
 
-    async def _run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:
+    async def _run(
+        self, ledger: Ledger, first: int, last: int, max_bytes: int, *, background: bool = False
+    ) -> list[Buffer]:
         found: list[Buffer] = []
         next_id, left, stored = first, max_bytes, 0
         while next_id <= last and (left > 0 or not found):
             try:
                 piece = self._cached_run(ledger, next_id, last, left)
+                self._cached_reads += bool(piece) and not background
                 if not piece and ledger.may_be_flushed(next_id):
-                    piece = await self._stored.read_run(ledger.ledger_id, next_id, last, left)
+                    piece = await self._stored.read_run(ledger.ledger_id, next_id, last, left, background=background)
                     stored += len(piece)
             except StorageError:
                 sometimes("read: a copy is damaged, or cannot be read")

@@ -395,7 +395,9 @@ class RequestStreamServer:
 
     async def _read_batches(self, ask: wire.ReadBatches) -> wire.Answer:
         max_bytes = min(ask.max_bytes, self._max_read_bytes)
-        batches, lac = await self._store.read_batches(ask.ledger_id, ask.first, ask.last, max_bytes)
+        batches, lac = await self._store.read_batches(
+            ask.ledger_id, ask.first, ask.last, max_bytes, background=ask.background
+        )
         return ReadAnswer(batches[:MAX_FRAMES], lac)
 
     async def _read_entry(self, ask: wire.ReadEntry) -> wire.Answer:

@@ -81,6 +81,7 @@ class Scrubber:
         note_path: file with the progress of a pass.
         give_up_index: makes the next start rebuild the index.
         measured: called with the live bytes of a log, which are known exactly after reading it.
+        spend: waits until background work of so many bytes may begin.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class Scrubber:
         clock: Clock,
         give_up_index: Callable[[], Awaitable[None]],
         measured: Callable[[int, LogBytes], None],
+        spend: Callable[[int], Awaitable[None]],
     ) -> None:
+        self._spend = spend
         self._contents = contents
         self._index = index
         self._logs = logs
@@ -216,7 +219,8 @@ class Scrubber:
                 await self._wait_for(size)
 
     async def _wait_for(self, size: int) -> None:
-        """Wait as long as the rate requires for the bytes read."""
+        """Wait as long as the budget of background work, and the rate of the pass, require for the bytes read."""
+        await self._spend(size)
         left = float(size)
         while left >= 1:
             began = self._clock.monotonic()

@@ -31,6 +31,7 @@ from tallybook.runtime.tasks import Workers
 
 from ..journal.journals import Journals
 from .entry_log.logs import EntryLogs
+from .entry_log.writer import Paced
 from .index.port import WRITE_BATCH_ROWS, Index
 from .location import IndexRow, Location
 from .write_cache import CacheBuffer, CachedBatch, WriteCache
@@ -71,6 +72,7 @@ class CacheFlush:
     """Steps 1 to 4 of a checkpoint, which do not involve the journal.
 
     Args:
+        pace: called between writes to entry logs.
         on_space: called when the active buffer of the write cache is empty.
         on_written: called with rows that are durable now, in order.
         on_disk_full: called when a step finds no disk space, and when a flush has found enough.
@@ -85,6 +87,7 @@ class CacheFlush:
         index: Index,
         workers: Workers,
         clock: Clock,
+        pace: Paced,
         on_space: Callable[[], None],
         on_written: Callable[[Sequence[IndexRow]], None],
         on_disk_full: Callable[[bool], None],
@@ -95,6 +98,7 @@ class CacheFlush:
         self._index = index
         self._workers = workers
         self._clock = clock
+        self._pace = pace
         self._on_space = on_space
         self._on_written = on_written
         self._on_disk_full = on_disk_full
@@ -156,7 +160,9 @@ class CacheFlush:
 
         async def append() -> tuple[Sequence[CachedBatch], Sequence[Location]]:
             batches = await self._workers.run(buffer.sorted_batches)
-            return batches, await self._logs.append([cached.batch for cached in batches]) if batches else ()
+            return batches, await self._logs.append(
+                [cached.batch for cached in batches], paced=self._pace
+            ) if batches else ()
 
         return await self._with_disk_space(append, nothing_written=True)
 

@@ -8,6 +8,7 @@ still there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.batch import EntryPlace, EntrySlice, cut_entry, decode_header, peek_ids
@@ -54,6 +55,7 @@ class FlushedBatches:
         on_damage: called for each batch that fails its checks, or was in a log that is lost.
         on_damaged_row: called for each row of the index that fails its check.
         lookups: meter of index lookups.
+        direct_reads: meter of reads of the foreground that neither a cache nor read-ahead serves.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class FlushedBatches:
         on_damage: Callable[[IndexRow], None],
         on_damaged_row: Callable[[RowKey], None],
         lookups: Meter,
+        direct_reads: Meter,
     ) -> None:
+        self._direct_reads = direct_reads
         self._index = index
         self._on_damage = on_damage
         self._on_damaged_row = on_damaged_row
@@ -75,19 +79,26 @@ class FlushedBatches:
         self._cache = cache
         self._tables = tables
         self._ahead = ahead
+        self.foreground_reads = 0
+        """Reads, except background ones and those of readers that continue in order."""
 
-    async def read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
+    async def read_run(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, background: bool = False
+    ) -> list[Buffer]:
         """Batches from the one that holds ``first``, without a gap, up to ``last`` or about ``max_bytes``.
 
         None if no batch holds ``first``; at least one otherwise.
 
+        Args:
+            background: the caller spends the bytes from the budget of background work.
+
         Raises:
             EntryCorrupt, EntryUnknown: the state of entry ``first``.
         """
-        batches = await self._read_run(ledger_id, first, last, max_bytes)
+        batches = await self._read_run(ledger_id, first, last, max_bytes, background=background)
         if batches:
             _, last_first, count = peek_ids(batches[-1])
-            self._ahead.note(ledger_id, first, last_first + count, last, len(batches[-1]))
+            self._ahead.note(ledger_id, first, last_first + count, last, len(batches[-1]), background=background)
         return batches
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice | None:
@@ -100,9 +111,11 @@ class FlushedBatches:
         if kept is None:
             found = await self._read_alone(ledger_id, entry_id)
             if found is not None:
+                self.foreground_reads += 1
                 return found
             batches = await self._read_missing(ledger_id, entry_id, entry_id, 1, keep_table=True)
         else:
+            self.foreground_reads += 1
             batches = [kept.batch]
         if not batches:
             return None
@@ -140,7 +153,8 @@ class FlushedBatches:
         if payload is not None or not table.count_device_read(place):
             return payload
         try:
-            return await self._logs.read_range(location)
+            with self._direct_reads.timing():
+                return await self._logs.read_range(location)
         except EntryUnknown:
             return None
 
@@ -150,13 +164,25 @@ class FlushedBatches:
         self._tables.forget(ledger_id)
         self._ahead.forget(ledger_id)
 
-    async def _read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
+    async def _read_run(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, background: bool
+    ) -> list[Buffer]:
         """``read_run`` without informing read-ahead."""
         kept = self._kept_run(ledger_id, first, last, max_bytes)
-        return kept or await self._read_missing(ledger_id, first, last, max_bytes)
+        if kept:
+            self.foreground_reads += not background
+            return kept
+        return await self._read_missing(ledger_id, first, last, max_bytes, background=background)
 
     async def _read_missing(
-        self, ledger_id: int, first: int, last: int, max_bytes: int, *, keep_table: bool = False
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        max_bytes: int,
+        *,
+        keep_table: bool = False,
+        background: bool = False,
     ) -> list[Buffer]:
         """Batches that are not in the read cache; see ``read_run``.
 
@@ -166,6 +192,14 @@ class FlushedBatches:
         ahead = await self._ahead.take(ledger_id, first, last, max_bytes)
         if ahead:
             return [self._keep(row, batch, last) for row, batch in ahead]
+        self.foreground_reads += not background
+        with nullcontext() if background else self._direct_reads.timing():
+            return await self._read_directly(ledger_id, first, last, max_bytes, keep_table=keep_table)
+
+    async def _read_directly(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, keep_table: bool
+    ) -> list[Buffer]:
+        """Look batches up in the index, and read them from the entry logs."""
         rows = await self._rows(ledger_id, first, last, max_bytes)
         for _ in range(_ATTEMPTS):
             if not rows:
@@ -211,7 +245,7 @@ class FlushedBatches:
                 rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
         for row in rows:
             try:
-                found += await self._read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
+                found += await self._read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1, background=True)
             except EntryCorrupt:
                 found.append(None)
             except EntryUnknown:

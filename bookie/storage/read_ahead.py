@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -47,6 +47,7 @@ MAX_CANDIDATES: Final = 1_024
 MAX_CONCURRENT_PIECES: Final = 2
 """Concurrent read-ahead reads of all streams: an ordinary read waits for at most these on the disk."""
 
+Spend = Callable[[int], Awaitable[None]]
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 """Runs a coroutine in the background under a name."""
 
@@ -78,6 +79,8 @@ class _Stream:
     """The entry that it will request next."""
     last: int = MAX_ID
     """The last entry that it wants."""
+    spends: bool = True
+    """Whether its read-ahead spends from the budget: the reads of a repair or an offload do that themselves."""
     batch_bytes: int = 1
     """Size of the last batch returned; an estimate for the next ones."""
     window_bytes: int = 0
@@ -100,9 +103,11 @@ class ReadAhead:
 
     Args:
         max_bytes: of all batches that are being read ahead or wait to be taken; 0 disables read-ahead.
+        spend: waits until background work of so many bytes may begin.
     """
 
-    def __init__(self, index: Index, logs: BatchReader, spawn: Spawn, max_bytes: int) -> None:
+    def __init__(self, index: Index, logs: BatchReader, spawn: Spawn, max_bytes: int, spend: Spend) -> None:
+        self._spend = spend
         self._index = index
         self._logs = logs
         self._spawn = spawn
@@ -160,11 +165,14 @@ class ReadAhead:
         """Whether a reader that reads in order will continue with this entry."""
         return (ledger_id, entry_id) in self._streams or (ledger_id, entry_id) in self._candidates
 
-    def note(self, ledger_id: int, first: int, next_id: int, last: int, batch_bytes: int) -> None:
+    def note(
+        self, ledger_id: int, first: int, next_id: int, last: int, batch_bytes: int, *, background: bool = False
+    ) -> None:
         """Note a read of ``first`` up to ``last`` that returned everything below ``next_id``.
 
         Args:
             batch_bytes: size of the last batch returned.
+            background: the reader spends from the budget of background work itself.
         """
         if not self.max_bytes:
             return
@@ -182,6 +190,7 @@ class ReadAhead:
             stream = _Stream(ledger_id, next_id, end_id=next_id)
             stream.looked.set()
         stream.batch_bytes = max(1, batch_bytes)
+        stream.spends = not background
         self._continue(stream, next_id, last)
 
     def _continue(self, stream: _Stream, next_id: int, last: int) -> None:
@@ -266,15 +275,17 @@ class ReadAhead:
             piece, stream = line.popitem(last=False)
             self._in_flight += 1
             # The callback also runs for a task that is cancelled before it has begun.
-            self._work(stream, self._read(piece)).add_done_callback(self._ended)
+            self._work(stream, self._read(stream, piece)).add_done_callback(self._ended)
 
     def _ended(self, _: asyncio.Task[None]) -> None:
         self._in_flight -= 1
         self._start_next()
 
-    async def _read(self, piece: _Piece) -> None:
+    async def _read(self, stream: _Stream, piece: _Piece) -> None:
         rows = list(piece.rows)
         try:
+            if stream.spends:
+                await self._spend(piece.held_bytes)
             batches = await self._logs.read_many(rows)
             # The first of them may have been returned from elsewhere meanwhile.
             piece.batches.extend(batches[len(rows) - len(piece.rows) :])

@@ -227,7 +227,8 @@ class PendingAcks:
         """Finish one add: free the space it occupied, and answer it, unless it was acked early."""
         seconds = self._clock.monotonic() - add.since
         self._admission.release(add.size, seconds, recovery=add.recovery)
-        self.add_seconds.observe(seconds)
+        if not add.repair:  # a repair waits for its turn
+            self.add_seconds.observe(seconds)
         if add.trace is not None:
             add.trace.over(code, self._queue_of(add.ledger_id).journal.last_commit)
         if not add.acked_early:
@@ -265,7 +266,7 @@ METRICS: Final = (
     .histogram(
         "add_seconds",
         "tallybook_bookie_add_seconds",
-        "Latency of each batch that was taken, until it was durable and answered, or had failed.",
+        "Latency of each batch that was taken, except those of repairs, until it was durable or had failed.",
         lambda commits: commits.add_seconds,
     )
     .counter(

@@ -16,6 +16,7 @@ from tallybook.core.batch import BatchHeader
 from tallybook.core.buffers import Buffer
 from tallybook.core.errors import Conflict
 
+from ..background.budget import BackgroundBudget, BackgroundWork
 from ..ledgers.confirmed_prefix import ConfirmedPrefixes
 from ..ledgers.over_replicated import RepairVisits
 from ..ledgers.state import Ledger
@@ -34,7 +35,9 @@ class RepairAdds:
         stored: FlushedBatches,
         visits: RepairVisits,
         verified: VerifiedCopies,
+        budget: BackgroundBudget,
     ) -> None:
+        self._budget = budget
         self._confirmed = confirmed
         self._overlap_trim = overlap_trim
         self._stored = stored
@@ -42,11 +45,12 @@ class RepairAdds:
         self._verified = verified
 
     async def check(self, header: BatchHeader) -> None:
-        """Check that no writer can change the entries of the batch any more.
+        """Wait for the turn of a repair, and check that no writer can change the entries of the batch any more.
 
         Raises:
             Unauthorized, NoSuchLedger, MetadataUnavailable: see ``ConfirmedPrefixes.check_entry``.
         """
+        await self._budget.spend(BackgroundWork.REPAIR, header.total_bytes)
         self._visits.note(header.ledger_id)
         await self._confirmed.check_entry(header.ledger_id, header.last_entry_id)
 

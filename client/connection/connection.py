@@ -172,10 +172,17 @@ class BookieRpc:
         )
 
     async def read_batches(
-        self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        max_bytes: int,
+        *,
+        identity: bytes = NO_IDENTITY,
+        background: bool = False,
     ) -> ReadAnswer:
         """Whole batches; see the port."""
-        ask = wire.ReadBatches(ledger_id, first, last, max_bytes)
+        ask = wire.ReadBatches(ledger_id, first, last, max_bytes, background)
         return self._batches(await self._reads.call(ask, self._timeout_seconds, identity))
 
     async def recovery_read(

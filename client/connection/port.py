@@ -123,9 +123,19 @@ class BookieConnection(Protocol):
         """Fence the ledger; the fence is durable when this returns."""
 
     async def read_batches(
-        self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        max_bytes: int,
+        *,
+        identity: bytes = NO_IDENTITY,
+        background: bool = False,
     ) -> ReadAnswer:
         """Whole batches from the one that contains ``first``, without a gap, up to ``last`` or about ``max_bytes``.
+
+        Args:
+            background: the read gives way to other requests at the bookie.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of entry ``first``.

@@ -43,6 +43,8 @@ class ReaderContext:
     counters: RecoveryCounters = field(default_factory=RecoveryCounters)
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
     """The client's lifetime."""
+    background: bool = False
+    """Whether its reads give way to other requests at bookies."""
 
     async def pause(self) -> None:
         """Pause before a retry."""

@@ -97,8 +97,13 @@ class EntryFetcher:
             end = min(last, fragment_end, self._view.metadata.quorum.stripe_end(first))
             end = trusted_until(self._view.metadata, connection.bookie_id, first, end)
             answer = await connection.read_batches(
-                self._ledger_id, first, end, self._context.settings.read_bytes, identity=self._identity
-            )  # fmt: skip
+                self._ledger_id,
+                first,
+                end,
+                self._context.settings.read_bytes,
+                identity=self._identity,
+                background=self._context.background,
+            )
             return self.verified(first, answer.batches)
 
         async def unpack(archive: LedgerArchive, receipt: Receipt) -> VerifiedBatches:

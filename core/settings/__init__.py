@@ -9,6 +9,7 @@ here may read a file or the environment. docs/reference/configuration.md is gene
 from .base import Settings
 from .bookie import (
     AdmissionSettings,
+    BackgroundSettings,
     BookieSettings,
     CollectionSettings,
     JournalSettings,
@@ -23,6 +24,7 @@ from .repair import RepairSettings
 
 __all__ = [
     "AdmissionSettings",
+    "BackgroundSettings",
     "BookieSettings",
     "ClientSettings",
     "CollectionSettings",

@@ -1,4 +1,4 @@
-"""Settings of a bookie: journal, storage, admission, garbage collection, scrub."""
+"""Settings of a bookie: journal, storage, admission, garbage collection, scrub, background work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..limits import BLOCK_BYTES, MAX_COMMIT_BYTES, MAX_MESSAGE_BYTES, MIB
+from ..limits import BLOCK_BYTES, KIB, MAX_COMMIT_BYTES, MAX_MESSAGE_BYTES, MIB
 from .base import Settings, byte_size
 from .types import (
     REPAIR_COMMIT_MS,
@@ -84,7 +84,6 @@ class StorageSettings(Settings):
         "per second and at most a thousand per log: freeing much space at once stalls the disk.",
     )
     flush_interval_ms: Milliseconds = Field(default=10_000, description="Longest time between two checkpoints.")
-    flush_bytes_per_second: Size = Field(default=byte_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(default=2, description="Threads that read entry logs.")
     min_free_bytes: Size = Field(
         default=byte_size(256 * MIB), description="Disk space that the journal and the start of a bookie leave free."
@@ -100,8 +99,6 @@ class StorageSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if 0 < self.flush_bytes_per_second < MIB:
-            raise ValueError("flush_bytes_per_second must be 0 or at least 1 MiB: a slower checkpoint would never end")
         if not self.disk_warn_percent <= self.disk_back_percent <= self.disk_read_only_percent:
             raise ValueError("disk_warn_percent <= disk_back_percent <= disk_read_only_percent must hold")
         return self
@@ -178,9 +175,6 @@ class CollectionSettings(Settings):
         default=86_400_000,
         description="Pause between compactions of logs with less live data than compact_all_below_percent.",
     )
-    compact_bytes_per_second: Size = Field(
-        default=byte_size(64 * MIB), description="Pace of compaction copies; 0 is unpaced."
-    )
     compact_index_after: Annotated[int, Field(ge=0, le=1_000_000_000), no_boolean] = Field(
         default=100_000,
         description="Ledgers and rows dropped from the index after which it is compacted to free their space; 0: "
@@ -199,6 +193,26 @@ class ScrubSettings(Settings):
         default=byte_size(32 * MIB),
         description="Maximum read rate, even if a pass takes longer than period_s; 0 is no limit.",
     )
+
+
+class BackgroundSettings(Settings):
+    """The budget that repair, offload, scrub, compaction, read-ahead and checkpoints share.
+
+    Between the two limits, they give way while adds or reads take longer than usual.
+    """
+
+    min_bytes_per_second: Size = Field(
+        default=byte_size(8 * MIB), ge=64 * KIB, description="Bytes per second that background work always gets."
+    )
+    max_bytes_per_second: Size = Field(
+        default=byte_size(0), description="Bytes per second that it never exceeds; 0 is no limit."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if 0 < self.max_bytes_per_second < self.min_bytes_per_second:
+            raise ValueError("max_bytes_per_second must be 0 or at least min_bytes_per_second")
+        return self
 
 
 class BookieSettings(Settings):
@@ -251,6 +265,7 @@ class BookieSettings(Settings):
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     collection: CollectionSettings = Field(default_factory=CollectionSettings)
     scrub: ScrubSettings = Field(default_factory=ScrubSettings)
+    background: BackgroundSettings = Field(default_factory=BackgroundSettings)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

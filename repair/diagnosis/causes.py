@@ -52,7 +52,7 @@ ADVICE: Final = {
     Cause.DISK_FULL: "delete or archive ledgers, or give the bookie more disk",
     Cause.JOURNAL: "give the bookie another journal directory, on a disk of its own, or add bookies",
     Cause.DEVICE: "give the journal a device that syncs faster; until then, more concurrent appends cost nothing",
-    Cause.FLUSH: "give entry logs another disk, raise storage.flush_bytes_per_second, or add bookies",
+    Cause.FLUSH: "give entry logs another disk, or add bookies",
     Cause.INDEX: "raise storage.index_cache_bytes, put the index on a faster disk, or write larger batches",
     Cause.READS: "raise storage.read_cache_bytes, give entry logs another disk, or read from the archive",
     Cause.ARCHIVE: "check the limits and the region of the bucket, or let the offloader wait less",

@@ -144,9 +144,9 @@ def _read_without_fence(_right: Any) -> Any:
 
 
 def _absent_for_corrupt(right: Any) -> Any:
-    async def read(self: FlushedBatches, ledger_id: int, first: int, *rest: int) -> Any:
+    async def read(self: FlushedBatches, ledger_id: int, first: int, *rest: int, **how: bool) -> Any:
         try:
-            return await right(self, ledger_id, first, *rest)
+            return await right(self, ledger_id, first, *rest, **how)
         except (EntryCorrupt, EntryUnknown):
             return [] if rest else None
 

@@ -31,7 +31,7 @@ def _index_not_synced(_right: Any) -> Any:
 
 def _copies_not_synced(_right: Any) -> Any:
     async def write(self: Compaction, rows: Any, batches: Any) -> None:
-        locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
+        locations = await self._logs.append(batches, appender=Appender.COMPACTION)
         moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
         await self._index.apply(moved, {})
 

@@ -17,6 +17,7 @@ from tallybook.core.limits import KIB, MAX_ENTRY_BYTES, MIB
 from tallybook.core.quorum import Quorum
 from tallybook.core.settings import (
     AdmissionSettings,
+    BackgroundSettings,
     BookieSettings,
     ClientSettings,
     CollectionSettings,
@@ -47,7 +48,7 @@ MISSING_SECONDS: Final = 15
 
 LOOKUPS_PER_SECOND: Final = 40
 COMPACT_ALL_MS: Final = 4_000
-COMPACT_BYTES_PER_SECOND: Final = 256 * KIB
+BACKGROUND_BYTES_PER_SECOND: Final = 256 * KIB
 
 TRIM_BYTES: Final = 4 * KIB
 """Piece size of incremental truncation: even the smallest removed entry log takes several pieces."""
@@ -217,9 +218,11 @@ class RunConfiguration:
                 lookups_per_second=LOOKUPS_PER_SECOND,
                 compact_below_percent=self.compact_below_percent,
                 compact_all_interval_ms=COMPACT_ALL_MS,
-                compact_bytes_per_second=COMPACT_BYTES_PER_SECOND,
             ),
             scrub=ScrubSettings(period_s=self.scrub_period_s),
+            background=BackgroundSettings(
+                min_bytes_per_second=BACKGROUND_BYTES_PER_SECOND, max_bytes_per_second=4 * BACKGROUND_BYTES_PER_SECOND
+            ),
         )
 
     def client_settings(self) -> ClientSettings:

@@ -191,7 +191,9 @@ class MemoryBookie:
         ledger = ledger_of(life.ledgers, ledger_id)
         return FenceAnswer(ledger.lac, ledger.last_held)
 
-    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    async def read_batches(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, background: bool = False
+    ) -> ReadAnswer:
         """Batches from the one with entry ``first``; see the port."""
         life = await self._enter()
         await self._leave(life, "read_batches", ledger_id)

@@ -126,9 +126,11 @@ class ObservedBookie:
         self._check_lac(ledger_id, answer.lac)
         return answer
 
-    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    async def read_batches(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, background: bool = False
+    ) -> ReadAnswer:
         """See the port."""
-        read = partial(self._bookie.read_batches, ledger_id, first, last, max_bytes)
+        read = partial(self._bookie.read_batches, ledger_id, first, last, max_bytes, background=background)
         return self._given_out(ledger_id, await self._read(ledger_id, first, read))
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:

@@ -32,9 +32,10 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.buffers import Buffer
 from tallybook.core.errors import InvariantViolation, MetadataConflict, MetadataUnavailable, NoSuchLedger, check
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
-from tallybook.core.limits import KIB
+from tallybook.core.limits import KIB, MIB
 from tallybook.core.settings import (
     AdmissionSettings,
+    BackgroundSettings,
     BookieSettings,
     CollectionSettings,
     JournalSettings,
@@ -63,7 +64,7 @@ def tiny_settings(
     compact_below_percent: int = 0,
     compact_above_garbage_percent: int = 100,
     compact_all_interval_ms: int = 86_400_000,
-    compact_bytes_per_second: int = 0,
+    background_bytes_per_second: int = 0,
     scrub_period_s: int = 0,
     read_only_percent: int = 95,
     deleted_delay_s: int = 0,
@@ -99,9 +100,11 @@ def tiny_settings(
             compact_below_percent=compact_below_percent,
             compact_above_garbage_percent=compact_above_garbage_percent,
             compact_all_interval_ms=compact_all_interval_ms,
-            compact_bytes_per_second=compact_bytes_per_second,
         ),
         scrub=ScrubSettings(period_s=scrub_period_s),
+        background=BackgroundSettings(
+            min_bytes_per_second=background_bytes_per_second or MIB, max_bytes_per_second=background_bytes_per_second
+        ),
     )
 
 

@@ -104,7 +104,7 @@ def removes_before_the_index_is_durable(monkeypatch: pytest.MonkeyPatch) -> None
 
 def does_not_sync_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     async def write(self: Compaction, rows, batches) -> None:
-        locations = await self._logs.append(batches, paced=False, appender=Appender.COMPACTION)
+        locations = await self._logs.append(batches, appender=Appender.COMPACTION)
         moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
         await self._index.apply(moved, {})
 

@@ -48,7 +48,7 @@ class Library(MemoryBookie):
 
     reads = 0
 
-    async def read_batches(self, ledger_id, first, last, max_bytes):
+    async def read_batches(self, ledger_id, first, last, max_bytes, *, background=False):
         self.reads += 1
         return ReadAnswer((bytes(max_bytes),), 0)
 

@@ -192,9 +192,9 @@ class Witness:
     def _seen(self, bookie: MemoryBookie, name: str, *, about_an_entry: bool) -> Callable[..., Any]:
         ask = getattr(bookie, name)
 
-        async def seen(ledger_id: int, number: Any = -1, *more: Any) -> Any:
+        async def seen(ledger_id: int, number: Any = -1, *more: Any, **how: Any) -> Any:
             self.asked.append((name, bookie.bookie_id, number if about_an_entry else -1))
-            return await ask(ledger_id, number, *more) if name != "read_lac" else await ask(ledger_id)
+            return await ask(ledger_id, number, *more, **how) if name != "read_lac" else await ask(ledger_id)
 
         return seen
 

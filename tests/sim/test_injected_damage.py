@@ -84,10 +84,10 @@ def test_a_refusal_to_start_must_name_the_damage(injected_damage: InjectedDamage
 def test_a_bookie_that_was_replaced_and_gives_nothing_back_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ReadPath.read
 
-    async def read(reads: ReadPath, *question: int) -> Any:
+    async def read(reads: ReadPath, *question: int, **how: bool) -> Any:
         if reads._table.limbo.events:  # it took the place of another one
             raise EntryCorrupt("it never gives anything back")
-        return await right(reads, *question)
+        return await right(reads, *question, **how)
 
     monkeypatch.setattr(ReadPath, "read", read)
     seeds = [seed for seed in range(200) if configuration_of_seed(seed).fault_mix == "losses"]

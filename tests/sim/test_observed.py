@@ -45,7 +45,7 @@ class Telling:
     async def fence(self, *_question: Any) -> FenceAnswer:
         return FenceAnswer(self.lac, self.lac)
 
-    async def read_batches(self, *_question: int) -> ReadAnswer:
+    async def read_batches(self, *_question: int, **_more: bool) -> ReadAnswer:
         return ReadAnswer((), self.lac)
 
     async def recovery_read(self, *_question: Any) -> ReadAnswer:

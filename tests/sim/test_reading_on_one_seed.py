@@ -134,9 +134,9 @@ class BusyReads:
             if self.on and self.only in (None, bookie.bookie_id):
                 raise Busy("no memory for answers", retry_after_ms=hint_ms)
 
-        async def batches(ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        async def batches(ledger_id: int, first: int, last: int, max_bytes: int, **how: bool) -> ReadAnswer:
             look()
-            return await read_batches(ledger_id, first, last, max_bytes)
+            return await read_batches(ledger_id, first, last, max_bytes, **how)
 
         async def entry(ledger_id: int, entry_id: int) -> EntrySlice:
             look()

@@ -527,7 +527,7 @@ async def test_copies_come_from_others_where_a_bookie_refuses_to_give_them(
     lost, refusing, *_ = sorted(cluster.bookies)
     asked: list[Any] = []
 
-    async def refused(*what: Any) -> NoReturn:
+    async def refused(*what: Any, **_how: Any) -> NoReturn:
         asked.append(what)
         raise AccessDenied("the repair may not read")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -307,13 +308,18 @@ class DirectConnection:
         )
 
     async def read_batches(
-        self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        max_bytes: int,
+        *,
+        identity: bytes = NO_IDENTITY,
+        background: bool = False,
     ) -> ReadAnswer:
         """Whole batches; see the port."""
-        return await self._call(
-            self._about(ledger_id, identity, lambda: self._store.read_batches(ledger_id, first, last, max_bytes)),
-            self._timeout_seconds,
-        )
+        read = partial(self._store.read_batches, ledger_id, first, last, max_bytes, background=background)
+        return await self._call(self._about(ledger_id, identity, read), self._timeout_seconds)
 
     async def recovery_read(
         self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY

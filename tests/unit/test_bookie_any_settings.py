@@ -38,7 +38,6 @@ def any_settings(draw: st.DrawFn) -> BookieSettings:
             read_cache_bytes=draw(st.sampled_from([0, 64 * KIB])),
             entry_log_bytes=draw(st.sampled_from([64 * KIB, MIB])),
             flush_interval_ms=draw(st.sampled_from([1, 1_000, 3_600_000])),
-            flush_bytes_per_second=draw(st.sampled_from([0, MIB])),
             min_free_bytes=0,
         ),
         admission=AdmissionSettings(

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
 from tallybook.core.settings import (
     AdmissionSettings,
+    BackgroundSettings,
     BookieSettings,
     ClientSettings,
     CollectionSettings,
@@ -103,10 +104,10 @@ def test_a_budget_through_which_nothing_would_pass_is_refused(model, name):
 
 
 def test_zero_is_kept_where_it_means_something():
-    settings = StorageSettings(read_cache_bytes=0, flush_bytes_per_second=0, min_free_bytes="0")
-    assert (settings.read_cache_bytes, settings.flush_bytes_per_second, settings.min_free_bytes) == (0, 0, 0)
-    assert StorageSettings(flush_bytes_per_second=MIB).flush_bytes_per_second == MIB
-    assert "1 MiB" in refusal(StorageSettings, flush_bytes_per_second=MIB - 1), "a checkpoint would never end"
+    settings = StorageSettings(read_cache_bytes=0, read_ahead_bytes=0, min_free_bytes="0")
+    assert (settings.read_cache_bytes, settings.read_ahead_bytes, settings.min_free_bytes) == (0, 0, 0)
+    assert BackgroundSettings(max_bytes_per_second=0).max_bytes_per_second == 0
+    assert "min_bytes_per_second" in refusal(BackgroundSettings, max_bytes_per_second=MIB)
 
 
 @pytest.mark.parametrize(

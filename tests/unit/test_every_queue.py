@@ -67,6 +67,8 @@ SHOWN = {
 """Queues and caches with the metric of their fill level."""
 
 EXCUSED = {
+    "bookie/background/pace.py:_Kind._quiet": "fifteen numbers",
+    "bookie/background/pace.py:BackgroundPace._requests": "four numbers",
     "archive/encoder.py:ObjectEncoder._full": "two row groups of the one object that is packed",
     "archive/objects/cloud/s3_writes.py:MultipartUpload._sending": "a few parts of an upload; requests are metered",
     "archive/object_writer.py:write_object.encode.chunks": "what the encoder gave at once, of one object",

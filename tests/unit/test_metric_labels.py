@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tallybook.bookie.background.budget import BackgroundWork
 from tallybook.bookie.boot_times import STEPS
 from tallybook.bookie.rpc.load import METRICS as REQUEST_METRICS
 from tallybook.bookie.rpc.load import REQUEST_KINDS, ServiceLoad
@@ -73,6 +74,7 @@ BOUNDED = {
     "step": set(STEPS),
     "task": {"collector", "scrub"},
     "where": {"write_cache", "journal"},
+    "work": {work.value for work in BackgroundWork},
     "why": {*DROPS, *TCP_DROPS},
 }
 """Every label there is, and its values."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.bookie.storage import read_ahead
+from tallybook.bookie.storage.entry_log.writer import unpaced
 from tallybook.bookie.storage.entry_tables import EntryTables
 from tallybook.bookie.storage.flushed_batches import FlushedBatches
 from tallybook.bookie.storage.location import IndexRow, Location
@@ -105,7 +106,7 @@ class Rig:
         self.store = store
         self.tasks = tasks
         self.damage: list[IndexRow] = []
-        self.ahead = ReadAhead(store, store, lambda work, name: tasks.spawn(work, name=name), max_bytes)
+        self.ahead = ReadAhead(store, store, lambda work, name: tasks.spawn(work, name=name), max_bytes, unpaced)
         self.stored = FlushedBatches(
             store,
             store,
@@ -114,6 +115,7 @@ class Rig:
             self.ahead,
             self.damage.append,
             lambda _key: None,
+            Meter(RealClock()),
             Meter(RealClock()),
         )
 

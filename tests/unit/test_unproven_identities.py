@@ -193,7 +193,7 @@ class Source:
 
     bookie_id = "b2"
 
-    async def read_batches(self, ledger_id: int, first: int, *_: int, identity: bytes) -> ReadAnswer:
+    async def read_batches(self, ledger_id: int, first: int, *_: int, identity: bytes, background: bool) -> ReadAnswer:
         assert identity == OLD
         return ReadAnswer((batch_of(first, ledger_id=ledger_id),), LAST)
 

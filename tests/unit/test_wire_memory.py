@@ -36,7 +36,7 @@ class Library:
     def add(self, batch, key, on_answer, *, kind=AddKind.ORDINARY, others_in_flight=False, identity=b""):
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
 
-    async def read_batches(self, ledger_id, first, last, max_bytes):
+    async def read_batches(self, ledger_id, first, last, max_bytes, *, background=False):
         self.reads += 1
         return ReadAnswer((bytes(max_bytes),), 0)
 
@@ -225,7 +225,7 @@ async def test_inventory_requests_reserve_memory_like_reads(made, ask):
 class SlowLibrary(Library):
     """Reads take for ever."""
 
-    async def read_batches(self, ledger_id, first, last, max_bytes):
+    async def read_batches(self, ledger_id, first, last, max_bytes, *, background=False):
         await asyncio.Event().wait()
 
 

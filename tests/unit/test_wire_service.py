@@ -537,7 +537,7 @@ class Miser:
     incarnation = Incarnation("directory-of-b1", 1)
     max_batch_bytes = MAX_BATCH_BYTES
 
-    async def read_batches(self, ledger_id, first, last, max_bytes):
+    async def read_batches(self, ledger_id, first, last, max_bytes, *, background=False):
         return ReadAnswer((batch(0, 0),) * (max_bytes // len(batch(0, 0))), 7)
 
 

@@ -21,7 +21,6 @@ from tallybook.core.buffers import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, NewerFormat, OutOfFiles, StorageError, check
 from tallybook.core.settings import StorageSettings
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.disk.port import Disk, DiskFile
 from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.metrics.usage import Meter
@@ -31,7 +30,7 @@ from .directories import LogDirectories
 from .format import LedgerShare, TableRow, uuid_bytes
 from .reader import EntryLogReader
 from .truncation import UnlinkedFile, wait_until_unread
-from .writer import LogWriter
+from .writer import LogWriter, Paced, unpaced
 
 FULL_LEDGERS: Final = 50_000
 """A log with batches of this many ledgers is full, however small it is: its ledger map is in memory while it is
@@ -70,7 +69,6 @@ class EntryLogs:
         self._reader = EntryLogReader(disk, directories.path_of, directory_uuid, MAX_OPEN_FILES)
         self._full_bytes = settings.entry_log_bytes
         self._piece_bytes = settings.give_back_bytes
-        self._pace = RateLimiter(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
         self._writers: dict[Appender, LogWriter] = {}
         """The logs being written."""
@@ -154,7 +152,7 @@ class EntryLogs:
     # -- writing -----------------------------------------------------------------------------
 
     async def append(
-        self, batches: Sequence[Buffer], *, paced: bool = True, appender: Appender = Appender.CHECKPOINT
+        self, batches: Sequence[Buffer], *, paced: Paced = unpaced, appender: Appender = Appender.CHECKPOINT
     ) -> list[Location]:
         """Write ``batches`` to one log, in this order, and return their locations.
 
@@ -162,7 +160,7 @@ class EntryLogs:
         ``FULL_LEDGERS`` by one append.
 
         Args:
-            paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
+            paced: called between writes.
             appender: decides the log. Compaction copies long-lived batches, which have a log of their own; the log of
                 checkpoints is not settled before ``rows_are_in``.
 
@@ -174,7 +172,7 @@ class EntryLogs:
         async with self._exclusively():
             writer = await self._writer(appender)
             try:
-                locations = await writer.append(batches, self._pace.spend if paced else _unpaced)
+                locations = await writer.append(batches, paced)
             except DiskFull:
                 self._directories.met_full(writer.log.log_id)
                 raise
@@ -504,10 +502,6 @@ class EntryLogs:
         """
         footer = await self._reader.footer(log_id)
         return self._directories.durable_of(log_id) if footer is None else footer.offset
-
-
-async def _unpaced(_size: int) -> None:
-    """No limit."""
 
 
 METRICS: Final = (

@@ -43,6 +43,10 @@ Paced = Callable[[int], Awaitable[None]]
 """Called after each write with its size in bytes; waits to keep the rate."""
 
 
+async def unpaced(_size: int) -> None:
+    """No limit."""
+
+
 class LogWriter:
     """One entry log, from its creation to its footer. Not for concurrent use."""
 
