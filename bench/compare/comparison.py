@@ -102,7 +102,11 @@ class Comparison:
                     self._measure(number, system, workload)
 
     def _measure(self, number: int, system: System, workload: BenchWorkload) -> None:
-        rate = self._peak_of_the_peer(number) * workload.share if workload.share else 0.0
+        peak = self._peak_of_the_peer(number) if workload.share else 0.0
+        if workload.share and not peak:
+            self._say(number, f"{system.name}, {workload.title}: left out, the peer's peak rate is not known")
+            return
+        rate = peak * workload.share
         # Flush the page cache now, so that it is not written during the next load.
         os.sync()
         time.sleep(self._pace.settle_seconds)
@@ -111,20 +115,21 @@ class Comparison:
             if workload.kind is WorkloadKind.WRITTEN:
                 figures["raw_mb_per_s"] = self._raw_mb_per_s(MAX_COMMIT_BYTES)
                 figures["device_share"] = figures["device_mb_per_s"] / figures["raw_mb_per_s"]
+            if workload.kind is WorkloadKind.ADDS and not figures["entries_per_s"]:
+                raise ProgramFailed("no entry was confirmed")
         except ProgramFailed as failure:
             self._say(number, f"{system.name}, {workload.title}: {failure}")
             return
         self._keep(number, system.name, workload, {**figures, "rate": rate} if rate else figures)
 
     def _peak_of_the_peer(self, number: int) -> float:
-        """The peer's peak rate in this round; measures it if needed."""
-        peak = self._results.figure(number, self._peer.name, PEAK.name, "entries_per_s")
-        if peak is None:
+        """The peer's peak rate in this round; measured again if it failed, else of the last round that has it; or 0."""
+        if not self._peak_in_round(number):
             self._measure(number, self._peer, PEAK)
-            peak = self._results.figure(number, self._peer.name, PEAK.name, "entries_per_s")
-        if not peak:
-            raise ProgramFailed("the peer's peak rate is not known")
-        return peak
+        return next((peak for each in range(number, 0, -1) if (peak := self._peak_in_round(each))), 0.0)
+
+    def _peak_in_round(self, number: int) -> float | None:
+        return self._results.figure(number, self._peer.name, PEAK.name, "entries_per_s")
 
     # -- Tallybook alone ----------------------------------------------------------------
 
