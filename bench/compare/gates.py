@@ -29,7 +29,7 @@ GATES: Final = (
     Gate("reads", "seq_entries_per_s", 3, at_least=True, what="read in order"),
     Gate("reads", "random_p50_ms", 0.7, at_least=False, what="p50 of single reads"),
     Gate("reads", "random_p99_ms", 1, at_least=False, what="p99 of single reads"),
-    Gate("journal", "journal_to_raw", 0.8, at_least=True, ratio=False, what="journal beside adds, of the raw device"),
+    Gate("journal", "journal_to_raw", 0.6, at_least=True, ratio=False, what="journal beside adds, of the raw device"),
     Gate("written", "device_share", 0.95, at_least=True, ratio=False, what="written by the bookies, of the raw device"),
     Gate("written", "written_per_byte", 2.2, at_least=False, ratio=False, what="bytes written per byte accepted"),
     *(
