@@ -30,6 +30,15 @@ class BackgroundWork(Enum):
     CHECKPOINT = "checkpoint"
 
 
+LONGEST_WAITS: Final = {
+    BackgroundWork.REPAIR: 0.5,
+    BackgroundWork.READS: 0.5,
+    BackgroundWork.READ_AHEAD: 0.5,
+    BackgroundWork.CHECKPOINT: 0.02,
+}
+"""Seconds after which work begins in any case: clients wait for the first three, with timeouts of some seconds, and a
+checkpoint of a full buffer, in dozens of pieces, must not take long."""
+
 TICK_SECONDS: Final = 0.02
 """Interval of the timers whose delay is measured, beside background work."""
 IDLE_TICK_SECONDS: Final = 0.25
@@ -45,7 +54,8 @@ class BackgroundBudget:
     addition where the processor or the event loop is busy.
 
     Args:
-        requests: number of foreground requests so far.
+        requests: number of foreground requests answered so far.
+        in_flight: whether foreground requests wait for their answers now.
         latencies: totals of each kind of foreground latency so far.
     """
 
@@ -53,10 +63,12 @@ class BackgroundBudget:
         self,
         settings: BackgroundSettings,
         requests: Callable[[], int],
+        in_flight: Callable[[], bool],
         latencies: Sequence[Callable[[], LatencyTotals]],
         clock: Clock,
     ) -> None:
         self._requests = requests
+        self._in_flight = in_flight
         self._timers = Histogram()
         self._latencies = (lambda: LatencyTotals.of(self._timers), *latencies)
         self._clock = clock
@@ -75,7 +87,7 @@ class BackgroundBudget:
         """Wait for the turn of work of ``size`` bytes."""
         now = self._clock.monotonic()
         self.bytes[work] += size
-        delay = self._pace.spend(size, now)
+        delay = self._pace.spend(size, now, LONGEST_WAITS.get(work, inf))
         self._busy_until = now + delay
         if delay > 0:
             self.waited_seconds += delay
@@ -90,7 +102,7 @@ class BackgroundBudget:
             now = self._clock.monotonic()
             self._timers.observe(max(0.0, now - due))
             if self._pace.is_due(now):
-                self._pace.judge(now, self._requests(), self._totals())
+                self._pace.judge(now, self._requests(), self._totals(), in_flight=self._in_flight())
 
     def _totals(self) -> list[LatencyTotals]:
         return [read() for read in self._latencies]

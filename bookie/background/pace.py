@@ -5,7 +5,8 @@ work used no more than its minimum rate. While the foreground is idle there is n
 of quiet windows, or for long, one is made.
 
 Bytes are spent one after the other: the next piece of work begins when the previous one is paid for, so work is never
-in bursts, and every wait ends, since the minimum rate is above 0.
+in bursts, and every wait ends, since the minimum rate is above 0. Work with a longest wait goes beyond the rate
+instead.
 """
 
 from __future__ import annotations
@@ -127,10 +128,14 @@ class BackgroundPace:
         """The rate after the window that is made quiet."""
         self.slow_windows = 0
 
-    def spend(self, size: int, now: float) -> float:
-        """Take the next turn, for work of ``size`` bytes; returns the seconds until it may begin."""
-        begin = max(self._free_at, now)
-        self._free_at = begin + size / self.rate
+    def spend(self, size: int, now: float, longest_wait: float = inf) -> float:
+        """Take the next turn, for work of ``size`` bytes; returns the seconds until it may begin.
+
+        Args:
+            longest_wait: seconds after which it begins in any case.
+        """
+        begin = min(max(self._free_at, now), now + longest_wait)
+        self._free_at = max(self._free_at, begin + size / self.rate)
         self._used += size
         return begin - now
 
@@ -138,14 +143,20 @@ class BackgroundPace:
         """Whether the window is over: time for ``judge``."""
         return now - self._began >= WINDOW_SECONDS
 
-    def judge(self, now: float, requests: int, totals: Sequence[LatencyTotals]) -> None:
-        """End the window, and set the rate of the next one."""
+    def judge(self, now: float, requests: int, totals: Sequence[LatencyTotals], *, in_flight: bool = False) -> None:
+        """End the window, and set the rate of the next one.
+
+        Args:
+            in_flight: whether foreground requests wait for their answers now.
+        """
         used = self._used / max(WINDOW_SECONDS, now - self._began)
         is_quiet = self._resume is not None or used <= QUIET_RATE * self._min_rate
         found = zip(self._kinds, totals, strict=True)
         rate = inf
         ratio = max([kind.judge(latencies, now, quiet=is_quiet) for kind, latencies in found])
-        if requests - self._requests[0] < FEWEST_REQUESTS:
+        if in_flight and requests == self._requests[-1]:
+            ratio = inf  # nothing was answered in a whole window
+        if requests - self._requests[0] < FEWEST_REQUESTS and not in_flight:
             self._too_much, self._resume = inf, None
         elif now - max(kind.quiet_at for kind in self._kinds) > QUIET_SECONDS:
             rate = self._min_rate
@@ -164,7 +175,9 @@ class BackgroundPace:
     def _next_rate(self, ratio: float, used: float) -> float:
         if ratio > SLOW:
             self.slow_windows += 1
-            self._too_much = used if self._too_much == inf else (self._too_much + used) / 2
+            if used > QUIET_RATE * self._min_rate:
+                # Otherwise background work is not the cause.
+                self._too_much = used if self._too_much == inf else (self._too_much + used) / 2
             for kind in self._kinds:
                 kind.forget_slow()
             return BACK_OFF * used

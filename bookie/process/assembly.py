@@ -108,9 +108,11 @@ class Assembly:
         self._lookups, self._direct_reads = Meter(world.clock), Meter(world.clock)
         self._commits: PendingAcks | None = None
         self._reads: ReadPath | None = None
+        self._admission_now: Admission | None = None
         self._background = BackgroundBudget(
             settings.background,
             lambda: self._adds_so_far().samples + (self._reads.foreground_reads if self._reads else 0),
+            lambda: bool(self._admission_now and self._admission_now.inflight_bytes),
             (self._adds_so_far, lambda: LatencyTotals.of(self._direct_reads.seconds)),
             world.clock,
         )
@@ -153,8 +155,8 @@ class Assembly:
         return partial(self._background.spend, work)
 
     async def _pace_checkpoint(self, size: int) -> None:
-        """Let a checkpoint give way, unless the write cache fills up meanwhile."""
-        if not self._cache.wants_flush:
+        """Let a checkpoint give way while few bytes are added meanwhile."""
+        if self._cache.is_nearly_empty:
             await self._background.spend(BackgroundWork.CHECKPOINT, size)
 
     def _adds_so_far(self) -> LatencyTotals:
@@ -164,7 +166,7 @@ class Assembly:
         """All parts, once the journals run."""
         settings, world, table, cache = self._settings, self._world, self._table, self._cache
         checkpointer = self._checkpointer(journals, fail_safe)
-        admission = self._admission(journals)
+        admission = self._admission_now = self._admission(journals)
         commits = PendingAcks(journals.each, admission, checkpointer.check_journal, fail_safe.trip, world.clock)
         self._commits = commits
         verifiers, confirmed = KeyVerification(world.facts_of), ConfirmedPrefixes(world.confirmed_prefix_of)

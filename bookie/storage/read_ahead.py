@@ -272,19 +272,22 @@ class ReadAhead:
 
     def _start_next(self) -> None:
         while self._in_flight < MAX_CONCURRENT_PIECES and (line := self._wanted or self._waiting):
+            awaited = bool(self._wanted)
             piece, stream = line.popitem(last=False)
             self._in_flight += 1
             # The callback also runs for a task that is cancelled before it has begun.
-            self._work(stream, self._read(stream, piece)).add_done_callback(self._ended)
+            self._work(stream, self._read(piece, gives_way=stream.spends and not awaited)).add_done_callback(
+                self._ended
+            )
 
     def _ended(self, _: asyncio.Task[None]) -> None:
         self._in_flight -= 1
         self._start_next()
 
-    async def _read(self, stream: _Stream, piece: _Piece) -> None:
+    async def _read(self, piece: _Piece, *, gives_way: bool) -> None:
         rows = list(piece.rows)
         try:
-            if stream.spends:
+            if gives_way:
                 await self._spend(piece.held_bytes)
             batches = await self._logs.read_many(rows)
             # The first of them may have been returned from elsewhere meanwhile.

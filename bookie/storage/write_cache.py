@@ -108,7 +108,7 @@ class CacheBuffer:
             self.batch_count -= len(held.batches)
 
 
-FLUSH_SHARE: Final = 0.6
+FLUSH_SHARE: Final = 0.5
 """A buffer is flushed when it is full to a random share, between half of this and this."""
 
 
@@ -146,6 +146,11 @@ class WriteCache:
     def wants_flush(self) -> bool:
         """Whether the active buffer is full enough for a flush."""
         return self.active.held_bytes >= self._flush_bytes
+
+    @property
+    def is_nearly_empty(self) -> bool:
+        """Whether less than an eighth of the active buffer is in use: the flush of the other one need not hurry."""
+        return self.active.held_bytes * 8 < self._buffer_bytes
 
     def _draw_flush_bytes(self) -> int:
         return int(jittered(self._rng, FLUSH_SHARE * self._buffer_bytes))

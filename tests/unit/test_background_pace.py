@@ -89,6 +89,24 @@ def test_soon_after_the_foreground_has_gone_the_limit_goes():
     assert node.pace.rate == inf
 
 
+def test_a_foreground_that_is_answered_nothing_is_slow_and_not_idle():
+    node = Node()
+    node.run(20)
+    before = node.pace.rate
+    for _ in range(10):
+        node.now += WINDOW_SECONDS
+        node.pace.spend(int(before * WINDOW_SECONDS), node.now)
+        node.pace.judge(node.now, node.requests, [LatencyTotals(node.samples, node.seconds)], in_flight=True)
+    assert node.pace.rate < before / 4
+    assert node.pace.slow_windows >= 5
+
+
+def test_work_with_a_longest_wait_begins_after_it_and_takes_no_turn_from_the_future():
+    pace = BackgroundPace(MIN_RATE, MIN_RATE, 0.0, 0, [LatencyTotals(0, 0.0)])
+    assert [pace.spend(MIN_RATE, 0.0, 0.5) for _ in range(100)] == [0.0] + [0.5] * 99
+    assert pace.spend(1, 0.0) == 1.5, "other work waits for the last of them at most"
+
+
 steps = st.lists(
     st.tuples(
         st.floats(0.0, 3.0), st.integers(0, 100), st.floats(0.0, 10.0), st.integers(1, 4 * MIB), st.integers(0, 20)

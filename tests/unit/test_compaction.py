@@ -425,6 +425,8 @@ async def test_no_space_to_finish_a_log_keeps_no_dead_log_from_going(node, world
         await add(node, batch(DROPPED, entry_id))
     await node.bookie.flush()
     await add(node, batch(KEPT, 0))
+    for entry_id in range(60, 64):
+        await add(node, batch(DROPPED, entry_id))
     await node.bookie.flush()
     settled = set(logs.settled_log_ids)
     assert settled, "logs of which nothing will count"

@@ -55,7 +55,7 @@ def test_it_wants_a_flush_when_the_active_buffer_is_about_half_full_and_each_tim
         cache.swap()
         cache.release()
     assert len(sizes) > 10
-    assert 0.3 * (1 << 19) <= min(sizes) < max(sizes) <= 0.61 * (1 << 19)
+    assert 0.25 * (1 << 19) <= min(sizes) < max(sizes) <= 0.51 * (1 << 19)
 
 
 def test_forgetting_a_ledger_gives_its_bytes_back() -> None:
