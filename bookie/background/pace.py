@@ -1,8 +1,8 @@
 """The rate of background work: it falls while foreground requests are slower than usual, and rises otherwise. Pure.
 
 Time is divided into windows. In each, mean latencies are compared with those of *quiet* windows, in which background
-work used no more than its minimum rate. While the foreground is idle there is no limit. If nothing is known
-of quiet windows, or for long, one is made.
+work used about its minimum rate at most. While the foreground is idle there is no limit. If there was no quiet window
+for long, one is made.
 
 Bytes are spent one after the other: the next piece of work begins when the previous one is paid for, so work is never
 in bursts, and every wait ends, since the minimum rate is above 0. Work with a longest wait goes beyond the rate
@@ -103,9 +103,9 @@ class BackgroundPace:
 
     Args:
         min_rate: bytes per second that background work always gets.
-        max_rate: bytes per second that it never exceeds; at least ``min_rate``.
+        max_rate: bytes per second that only work with a longest wait exceeds; at least ``min_rate``.
         now: seconds of the clock.
-        requests: number of foreground requests so far.
+        requests: number of foreground requests answered so far.
         totals: of each kind of latency; always in the same order.
     """
 

@@ -141,7 +141,7 @@ class FlushedBatches:
         table.last_read = entry_id
         found = None if payload is None else table.entry(entry_id, place, payload)
         if found is None:
-            sometimes("stored: an entry is not where its table says, or damaged")
+            sometimes("stored: the batch is read for an entry after all")
             return None
         sometimes("stored: an entry is read alone")
         self._tables.hits += 1

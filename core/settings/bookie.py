@@ -205,7 +205,8 @@ class BackgroundSettings(Settings):
         default=byte_size(8 * MIB), ge=64 * KIB, description="Bytes per second that background work always gets."
     )
     max_bytes_per_second: Size = Field(
-        default=byte_size(0), description="Bytes per second that it never exceeds; 0 is no limit."
+        default=byte_size(0),
+        description="Maximum bytes per second; 0 is no limit. Requests of repairs exceed it rather than time out.",
     )
 
     @model_validator(mode="after")
